@@ -43,8 +43,8 @@ def fake_result(mode: FakeTensorMode, operator: Any, args: Any, kwargs: dict[str
         mode: of the tensors among the arguments.
     """
     try:
-        key = operator, _described(args), _described(tuple(kwargs.items()))
-    except _NotAlikeError:
+        key = operator, described(args), described(tuple(kwargs.items()))
+    except NotAlikeError:
         return _computed(mode, operator, args, kwargs)
     known = _known.setdefault(mode, {})
     if key not in known:
@@ -59,24 +59,24 @@ def _computed(mode: FakeTensorMode, operator: Any, args: Any, kwargs: dict[str, 
         return operator(*args, **kwargs)
 
 
-class _NotAlikeError(Exception):
+class NotAlikeError(Exception):
     """What a call gives depends on more than its arguments' shapes."""
 
 
-def _described(value: Any) -> Any:
+def described(value: Any) -> Any:
     """What decides a call's result, of one argument: equal for arguments that are alike, and hashable."""
     if isinstance(value, FakeTensor):
         if value.constant is not None:  # its value is known
-            raise _NotAlikeError
+            raise NotAlikeError
         sizes = tuple(map(_size, (*value.shape, *value.stride(), value.storage_offset())))
         return value.dtype, value.fake_device, sizes
     if isinstance(value, list | tuple):
-        return tuple(map(_described, value))
+        return tuple(map(described, value))
     if isinstance(value, torch.SymInt):
         return _size(value)
     if isinstance(value, _PLAIN):
         return type(value), value  # 1, 1.0 and True are equal
-    raise _NotAlikeError
+    raise NotAlikeError
 
 
 def _size(size: int | torch.SymInt) -> Any:

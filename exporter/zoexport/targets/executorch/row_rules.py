@@ -5,6 +5,7 @@ Each rule states what stands there afterwards. They serve ``products`` and ``fus
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -13,12 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._decomp import get_decompositions
-from torch._subclasses import FakeTensorMode
-from torch.func import functionalize
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from zoexport.core.types import Program
+from zoexport.ir.decompose import Decompositions
 from zoexport.ir.graphs import (
     RESHAPES,
     arguments,
@@ -30,7 +29,7 @@ from zoexport.ir.graphs import (
     shape_of,
 )
 from zoexport.ir.rewrite import Rule, rewrite
-from zoexport.ir.shapes import fake_inputs, record_shapes
+from zoexport.ir.shapes import record_shapes
 from zoexport.ir.tracing import core_decompositions
 from zoexport.targets.executorch.layouts import place_of_part
 
@@ -40,19 +39,7 @@ _SHORT = 16
 
 def decompose(program: Program) -> None:
     """Rewrite ``program``, whose recorded shapes are numbers, in core operators without norms, splits and selects."""
-    table: dict[Any, Callable[..., Any]] = {
-        **core_decompositions(),
-        **get_decompositions([aten.baddbmm, aten.gelu_backward, aten.stack]),
-        aten.native_layer_norm.default: _layer_norm,
-        aten.addmm.default: _addmm,
-    }
-    table.pop(aten.gelu.default, None)
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with mode, torch.no_grad():
-        traced = make_fx(functionalize(program.module), decomposition_table=table)(
-            *fake_inputs(program.inputs, mode)
-        )
-    program.module = GraphModule(torch.nn.Module(), traced.graph)
+    program.module = GraphModule(torch.nn.Module(), _decompositions().apply(program.module.graph))
     rules: tuple[Rule, ...] = (
         _split,
         _select,
@@ -66,6 +53,18 @@ def decompose(program: Program) -> None:
     remove_unused_weights(program)
     program.module.recompile()
     record_shapes(program)
+
+
+@functools.cache
+def _decompositions() -> Decompositions:
+    table: dict[Any, Callable[..., Any]] = {
+        **core_decompositions(),
+        **get_decompositions([aten.baddbmm, aten.gelu_backward, aten.stack]),
+        aten.native_layer_norm.default: _layer_norm,
+        aten.addmm.default: _addmm,
+    }
+    table.pop(aten.gelu.default, None)
+    return Decompositions(table)
 
 
 def _addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:

@@ -1,0 +1,98 @@
+"""Decompositions of a graph's calls; calls that are alike are traced once.
+
+Tracing a whole program takes longer by the calls that stay as they are, which are most, and traces what layers and
+lengths have in common again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from operator import getitem
+from typing import Any
+
+import torch
+from torch.func import functionalize
+from torch.fx import Graph, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.node import map_arg
+
+from zoexport.ir.fakes import NotAlikeError, described, static_mode
+
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_MOST_KNOWN = 1 << 11
+"""Calls whose parts are kept; more of them are of programs that are long done."""
+
+
+class Decompositions:
+    """A table by which calls are decomposed, and what that made of those before.
+
+    Args:
+        table: an operator's function, as ``make_fx`` takes it.
+    """
+
+    def __init__(self, table: Mapping[Any, Callable[..., Any]]) -> None:
+        self._table = dict(table)
+        self._known: dict[Any, Graph] = {}
+
+    def apply(self, graph: Graph) -> Graph:
+        """A graph without calls of the table's operators, and of those that PyTorch itself makes of others.
+
+        Args:
+            graph: with recorded shapes that are numbers, and without operators that write (``ir.normalize``).
+        """
+        made = Graph()
+        values: dict[Node, Any] = {}
+        for node in graph.nodes:
+            if node.op == "output":
+                made.output(map_arg(node.args[0], values.__getitem__))
+            elif node.op == "call_function" and self._concerns(node.target):
+                given: list[Node] = []
+                map_arg((node.args, node.kwargs), given.append)
+                part = self._part(node)
+                inputs = [one for one in part.nodes if one.op == "placeholder"]
+                read = {one: values[arg] for one, arg in zip(inputs, given, strict=True)}
+                values[node] = made.graph_copy(part, read)
+            elif node.target is getitem and not isinstance(values[node.args[0]], Node):
+                values[node] = values[node.args[0]][node.args[1]]
+            else:
+                values[node] = made.node_copy(node, values.__getitem__)
+        return made
+
+    def _concerns(self, operator: Any) -> bool:
+        if not isinstance(operator, torch._ops.OpOverload):
+            return False
+        assert not operator._schema.is_mutable, operator
+        return operator in self._table or operator.has_kernel_for_dispatch_key(_COMPOSITE)
+
+    def _part(self, node: Node) -> Graph:
+        """What stands for a call: a graph whose placeholders are its tensors, in their order."""
+        args, kwargs = map_arg((node.args, node.kwargs), lambda arg: arg.meta["val"])
+        try:
+            key = node.target, described(args), described(tuple(kwargs.items()))
+        except NotAlikeError:
+            return self._traced(node)
+        if key not in self._known:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = self._traced(node)
+        return self._known[key]
+
+    def _traced(self, node: Node) -> Graph:
+        target: Any = node.target
+
+        def called(*tensors: torch.Tensor) -> Any:
+            left = iter(tensors)
+            args, kwargs = map_arg((node.args, node.kwargs), lambda arg: next(left))
+            return target(*args, **kwargs)
+
+        mode = static_mode()
+        tensors: list[torch.Tensor] = []
+        with mode, torch.no_grad():
+            # Others than those that were recorded, of which one may be given twice.
+            map_arg((node.args, node.kwargs), lambda arg: tensors.append(_another(arg.meta["val"])))
+            traced = make_fx(functionalize(called), decomposition_table=self._table)(*tensors)
+        return traced.graph
+
+
+def _another(value: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)

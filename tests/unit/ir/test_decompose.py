@@ -1,0 +1,98 @@
+"""Decomposed graphs: the same numbers, by operators that the table leaves, and no call traced twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from zoexport.core.types import Program, Value
+from zoexport.ir import decompose
+from zoexport.ir.decompose import Decompositions
+from zoexport.ir.graphs import aten, placeholders
+from zoexport.ir.shapes import record_shapes
+from zoexport.ir.tracing import core_decompositions
+
+
+def _program(function: Callable[..., Any], *examples: Tensor) -> Program:
+    """As ``function`` is traced, with recorded shapes."""
+    traced = make_fx(function, pre_dispatch=True)(*examples)
+    inputs = [
+        Value(f"x{number}", "activation", "float32", tuple(example.shape))
+        for number, example in enumerate(examples)
+    ]
+    for node, value in zip(traced.graph.find_nodes(op="placeholder"), inputs, strict=True):
+        node.name = node.target = value.name
+    program = Program("forward", GraphModule(torch.nn.Module(), traced.graph), inputs, [])
+    assert [*placeholders(program)]
+    record_shapes(program)
+    return program
+
+
+def _two_layers(x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+    for _ in range(2):
+        x = torch.nn.functional.silu(torch.nn.functional.linear(x, weight)) + x * x
+        x = torch.nn.functional.layer_norm(x, (6,))
+    parts = torch.split(x, [2, 4], -1)
+    return parts[0], parts[1].t(), torch.matmul(x.view(1, -1, 6), weight.t())
+
+
+def _targets(graph: Graph) -> list[Any]:
+    return [node.target for node in graph.nodes if node.op == "call_function"]
+
+
+def test_numbers_stay_and_operators_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(1)
+    x, weight = torch.randn(4, 6), torch.randn(6, 6)
+    program = _program(_two_layers, x, weight)
+    before = _targets(program.module.graph)
+    assert aten.linear.default in before and aten.silu.default in before
+    traced: list[Any] = []
+    trace = Decompositions._traced
+
+    def counted(self: Decompositions, node: Any) -> Graph:
+        traced.append(node.target)
+        return trace(self, node)
+
+    monkeypatch.setattr(Decompositions, "_traced", counted)
+    decompositions = Decompositions(core_decompositions())
+    made = decompositions.apply(program.module.graph)
+    after = _targets(made)
+    table = core_decompositions()
+    assert not [target for target in after if target in table or target is aten.linear.default]
+    found = GraphModule(torch.nn.Module(), made)(x, weight)
+    for one, expected in zip(found, _two_layers(x, weight), strict=True):
+        torch.testing.assert_close(one, expected, rtol=1e-5, atol=1e-6)
+    # The second layer is the first one's again, and so is another program.
+    assert traced.count(aten.linear.default) == 1 and traced.count(aten.silu.default) == 1
+    count = len(traced)
+    decompositions.apply(_program(_two_layers, x, weight).module.graph)
+    assert len(traced) == count
+    # Other sizes are traced, and forgotten where more are known than are kept.
+    decompositions.apply(_program(_two_layers, torch.randn(5, 6), weight).module.graph)
+    more = len(traced)
+    assert more > count
+    monkeypatch.setattr(decompose, "_MOST_KNOWN", 1)
+    forgetful = Decompositions(core_decompositions())
+    for _ in range(2):
+        forgetful.apply(_program(_two_layers, x, weight).module.graph)
+    assert len(traced) > more + count
+
+
+def test_what_a_call_is_given_twice() -> None:
+    """One value as both operands is one node, and a call without parts becomes what it returns."""
+    x = torch.randn(3, 3)
+
+    def squared(x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.matmul(x, x), x.to(torch.float32)
+
+    program = _program(squared, x)
+    made = Decompositions(core_decompositions()).apply(program.module.graph)
+    product, same = GraphModule(torch.nn.Module(), made)(x)
+    torch.testing.assert_close(product, x @ x)
+    torch.testing.assert_close(same, x)
