@@ -19,21 +19,13 @@ namespace detail {
 // formulas see numbers as in normal.h's Scalar. Friends of a V's own, as templates over vectors would not be local.
 template <typename V>
 struct SideBySide {
-  template <typename To, typename From, typename Function>
-  static To each(const From& from, const Function& function) {
+  // Of each vector what the function gives for those of `from`.
+  template <typename To, typename Function, typename... From>
+  static To each(const Function& function, const From&... from) {
     To to;
 #pragma GCC unroll 4
     for (size_t i = 0; i < kTogether; ++i) {
-      to.v[i] = function(from.v[i]);
-    }
-    return to;
-  }
-  template <typename To, typename Function>
-  static To each(const To& a, const To& b, const Function& function) {
-    To to;
-#pragma GCC unroll 4
-    for (size_t i = 0; i < kTogether; ++i) {
-      to.v[i] = function(a.v[i], b.v[i]);
+      to.v[i] = function(from.v[i]...);
     }
     return to;
   }
@@ -41,64 +33,64 @@ struct SideBySide {
   struct Word {
     typename V::Word v[kTogether];
     friend Word operator+(const Word& a, uint32_t b) {
-      return each<Word>(a, [b](auto lanes) { return lanes + b; });
+      return each<Word>([b](auto lanes) { return lanes + b; }, a);
     }
     friend Word operator-(const Word& a, uint32_t b) {
-      return each<Word>(a, [b](auto lanes) { return lanes - b; });
+      return each<Word>([b](auto lanes) { return lanes - b; }, a);
     }
     friend Word operator&(const Word& a, uint32_t b) {
-      return each<Word>(a, [b](auto lanes) { return lanes & b; });
+      return each<Word>([b](auto lanes) { return lanes & b; }, a);
     }
     friend Word operator|(const Word& a, uint32_t b) {
-      return each<Word>(a, [b](auto lanes) { return lanes | b; });
+      return each<Word>([b](auto lanes) { return lanes | b; }, a);
     }
     friend Word operator<<(const Word& a, int b) {
-      return each<Word>(a, [b](auto lanes) { return lanes << b; });
+      return each<Word>([b](auto lanes) { return lanes << b; }, a);
     }
     friend Word operator>>(const Word& a, int b) {
-      return each<Word>(a, [b](auto lanes) { return lanes >> b; });
+      return each<Word>([b](auto lanes) { return lanes >> b; }, a);
     }
     friend Word operator-(uint32_t a, const Word& b) {
-      return each<Word>(b, [a](auto lanes) { return a - lanes; });
+      return each<Word>([a](auto lanes) { return a - lanes; }, b);
     }
     friend Word operator-(const Word& a, const Word& b) {
-      return each<Word>(a, b, [](auto one, auto other) { return one - other; });
+      return each<Word>([](auto one, auto other) { return one - other; }, a, b);
     }
     friend Word operator&(const Word& a, const Word& b) {
-      return each<Word>(a, b, [](auto one, auto other) { return one & other; });
+      return each<Word>([](auto one, auto other) { return one & other; }, a, b);
     }
     friend Word operator^(const Word& a, const Word& b) {
-      return each<Word>(a, b, [](auto one, auto other) { return one ^ other; });
+      return each<Word>([](auto one, auto other) { return one ^ other; }, a, b);
     }
   };
   struct Float {
     typename V::Float v[kTogether];
     friend Float operator+(const Float& a, float b) {
-      return each<Float>(a, [b](auto lanes) { return lanes + b; });
+      return each<Float>([b](auto lanes) { return lanes + b; }, a);
     }
     friend Float operator-(const Float& a, float b) {
-      return each<Float>(a, [b](auto lanes) { return lanes - b; });
+      return each<Float>([b](auto lanes) { return lanes - b; }, a);
     }
     friend Float operator*(const Float& a, float b) {
-      return each<Float>(a, [b](auto lanes) { return lanes * b; });
+      return each<Float>([b](auto lanes) { return lanes * b; }, a);
     }
     friend Float operator*(float a, const Float& b) {
-      return each<Float>(b, [a](auto lanes) { return a * lanes; });
+      return each<Float>([a](auto lanes) { return a * lanes; }, b);
     }
     friend Float operator+(const Float& a, const Float& b) {
-      return each<Float>(a, b, [](auto one, auto other) { return one + other; });
+      return each<Float>([](auto one, auto other) { return one + other; }, a, b);
     }
     friend Float operator-(const Float& a, const Float& b) {
-      return each<Float>(a, b, [](auto one, auto other) { return one - other; });
+      return each<Float>([](auto one, auto other) { return one - other; }, a, b);
     }
     friend Float operator*(const Float& a, const Float& b) {
-      return each<Float>(a, b, [](auto one, auto other) { return one * other; });
+      return each<Float>([](auto one, auto other) { return one * other; }, a, b);
     }
   };
-  static Float as_float(const Word& from) { return each<Float>(from, V::as_float); }
-  static Word as_bits(const Float& from) { return each<Word>(from, V::as_bits); }
-  static Float to_float(const Word& from) { return each<Float>(from, V::to_float); }
-  static Float sqrt(const Float& from) { return each<Float>(from, V::sqrt); }
+  static Float as_float(const Word& from) { return each<Float>(V::as_float, from); }
+  static Word as_bits(const Float& from) { return each<Word>(V::as_bits, from); }
+  static Float to_float(const Word& from) { return each<Float>(V::to_float, from); }
+  static Float sqrt(const Float& from) { return each<Float>(V::sqrt, from); }
 };
 
 // What Elements::of(the four words of kTogether vectors of blocks, their elements) makes of kBlocks blocks.

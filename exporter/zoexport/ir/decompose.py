@@ -16,11 +16,10 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 
-from zoexport.ir.fakes import NotAlikeError, described, static_mode
+from zoexport.ir.fakes import Known, static_mode
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-_MOST_KNOWN = 1 << 11
-"""Calls whose parts are kept; more of them are of programs that are long done."""
+_MOST_PARTS = 1 << 11
 
 
 class Decompositions:
@@ -32,7 +31,7 @@ class Decompositions:
 
     def __init__(self, table: Mapping[Any, Callable[..., Any]]) -> None:
         self._table = dict(table)
-        self._known: dict[Any, Graph] = {}
+        self._parts = Known(_MOST_PARTS)
 
     def apply(self, graph: Graph) -> Graph:
         """A graph without calls of the table's operators, and of those that PyTorch itself makes of others.
@@ -67,15 +66,8 @@ class Decompositions:
     def _part(self, node: Node) -> Graph:
         """What stands for a call: a graph whose placeholders are its tensors, in their order."""
         args, kwargs = map_arg((node.args, node.kwargs), lambda arg: arg.meta["val"])
-        try:
-            key = node.target, described(args), described(tuple(kwargs.items()))
-        except NotAlikeError:
-            return self._traced(node)
-        if key not in self._known:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            self._known[key] = self._traced(node)
-        return self._known[key]
+        part: Graph = self._parts.get(node.target, args, kwargs, lambda: self._traced(node))
+        return part
 
     def _traced(self, node: Node) -> Graph:
         target: Any = node.target

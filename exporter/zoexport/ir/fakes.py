@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._subclasses import FakeTensor, FakeTensorMode
 
-_MOST_KNOWN = 1 << 13
-"""Calls of a mode; more of them are of programs that are long done."""
 _PLAIN = (
     bool,
     int,
@@ -27,7 +26,34 @@ _PLAIN = (
     torch.memory_format,
 )
 
-_known: weakref.WeakKeyDictionary[FakeTensorMode, dict[Any, Any]] = weakref.WeakKeyDictionary()
+
+class Known:
+    """What was made for calls, of which those that are alike get the same.
+
+    Args:
+        most: calls that are kept; more of them are of programs that are long done.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._made: dict[Any, Any] = {}
+
+    def get(self, operator: Any, args: Any, kwargs: dict[str, Any], make: Callable[[], Any]) -> Any:
+        """What ``make`` gives for a call, or gave for another one of the same shapes."""
+        try:
+            key = operator, _described(args), _described(tuple(kwargs.items()))
+        except _NotAlikeError:
+            return make()
+        if key not in self._made:
+            if len(self._made) >= self._most:
+                self._made.clear()
+            self._made[key] = make()
+        return self._made[key]
+
+
+_MOST_RESULTS = 1 << 13
+_results: weakref.WeakKeyDictionary[FakeTensorMode, Known] = weakref.WeakKeyDictionary()
+"""By mode, whose tensors they are."""
 
 
 @functools.cache
@@ -42,41 +68,34 @@ def fake_result(mode: FakeTensorMode, operator: Any, args: Any, kwargs: dict[str
     Args:
         mode: of the tensors among the arguments.
     """
-    try:
-        key = operator, described(args), described(tuple(kwargs.items()))
-    except NotAlikeError:
-        return _computed(mode, operator, args, kwargs)
-    known = _known.setdefault(mode, {})
-    if key not in known:
-        if len(known) >= _MOST_KNOWN:
-            known.clear()
-        known[key] = _computed(mode, operator, args, kwargs)
-    return known[key]
+
+    def compute() -> Any:
+        with mode, torch.no_grad():
+            return operator(*args, **kwargs)
+
+    if mode not in _results:
+        _results[mode] = Known(_MOST_RESULTS)
+    return _results[mode].get(operator, args, kwargs, compute)
 
 
-def _computed(mode: FakeTensorMode, operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    with mode, torch.no_grad():
-        return operator(*args, **kwargs)
-
-
-class NotAlikeError(Exception):
+class _NotAlikeError(Exception):
     """What a call gives depends on more than its arguments' shapes."""
 
 
-def described(value: Any) -> Any:
+def _described(value: Any) -> Any:
     """What decides a call's result, of one argument: equal for arguments that are alike, and hashable."""
     if isinstance(value, FakeTensor):
         if value.constant is not None:  # its value is known
-            raise NotAlikeError
+            raise _NotAlikeError
         sizes = tuple(map(_size, (*value.shape, *value.stride(), value.storage_offset())))
         return value.dtype, value.fake_device, sizes
     if isinstance(value, list | tuple):
-        return tuple(map(described, value))
+        return tuple(map(_described, value))
     if isinstance(value, torch.SymInt):
         return _size(value)
     if isinstance(value, _PLAIN):
         return type(value), value  # 1, 1.0 and True are equal
-    raise NotAlikeError
+    raise _NotAlikeError
 
 
 def _size(size: int | torch.SymInt) -> Any:

@@ -41,8 +41,7 @@ def record(
     Raises:
         VerifyError: an operation does not work at these sizes.
     """
-    with mode, torch.no_grad():
-        _Recorder(module, name, mode).run(*inputs)
+    _Recorder(module, name, mode).run(*inputs)
 
 
 class _Recorder(Interpreter):

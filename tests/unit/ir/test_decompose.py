@@ -77,7 +77,7 @@ def test_numbers_stay_and_operators_go(monkeypatch: pytest.MonkeyPatch) -> None:
     decompositions.apply(_program(_two_layers, torch.randn(5, 6), weight).module.graph)
     more = len(traced)
     assert more > count
-    monkeypatch.setattr(decompose, "_MOST_KNOWN", 1)
+    monkeypatch.setattr(decompose, "_MOST_PARTS", 1)
     forgetful = Decompositions(core_decompositions())
     for _ in range(2):
         forgetful.apply(_program(_two_layers, x, weight).module.graph)

@@ -95,19 +95,15 @@ def test_sizes_that_are_symbols() -> None:
 
 
 def test_modes_are_apart_and_what_is_known_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fakes, "_MOST_KNOWN", 2)
+    monkeypatch.setattr(fakes, "_MOST_RESULTS", 2)
     add = _Counted(aten.add.Tensor)
     modes = [FakeTensorMode(), FakeTensorMode()]
     for mode in modes:
         (a,) = _fakes(mode, (2, 3))
         assert fake_result(mode, add, (a, 1.0), {}).fake_mode is mode
     assert add.asked == 2
-    for number, asked in (
-        (2.0, 3),
-        (1.0, 3),
-        (3.0, 4),
-        (1.0, 5),
-    ):  # the third call forgets the others
+    asked = {2.0: 3, 1.0: 3, 3.0: 4}  # the third one is one too many, and the others are forgotten
+    for number, count in (*asked.items(), (1.0, 5)):
         (a,) = _fakes(modes[0], (2, 3))
         fake_result(modes[0], add, (a, number), {})
-        assert add.asked == asked
+        assert add.asked == count
