@@ -60,26 +60,64 @@ Tensor& linear_int4_out(KernelRuntimeContext& ctx, const Tensor& x, const Tensor
   return linear_out(ctx, x, *weight, bias, out, kBf16);
 }
 
-Tensor& rounded_linear_int4_out(KernelRuntimeContext& ctx, const Tensor& x, const Tensor& codes, const Tensor& scales,
-                                const std::optional<Tensor>& bias, Tensor& out) {
-  const std::optional<kernels::Int4Matrix> weight = as_int4(codes, scales);
-  ZO_CHECK(ctx, weight.has_value(), out, kInt4Rule);
-  const char* misfit = linear_misfit(x, *weight, bias, out);
-  ZO_CHECK(ctx, misfit == nullptr, out, misfit);
-  if (out.numel() == 0) {
-    return out;
+// A layer of those that read the same rows.
+struct RoundedLayer {
+  const Tensor& codes;
+  const Tensor& scales;
+  const std::optional<Tensor>& bias;
+  Tensor& out;
+};
+
+template <size_t Count>
+void rounded_linears(KernelRuntimeContext& ctx, const Tensor& x, const RoundedLayer (&layers)[Count]) {
+  std::array<kernels::RoundedLinear, Count> products;
+  for (size_t i = 0; i < Count; ++i) {
+    const RoundedLayer& layer = layers[i];
+    const std::optional<kernels::Int4Matrix> weight = as_int4(layer.codes, layer.scales);
+    ZO_CHECK(ctx, weight.has_value(), , kInt4Rule);
+    const char* misfit = linear_misfit(x, *weight, layer.bias, layer.out);
+    ZO_CHECK(ctx, misfit == nullptr, , misfit);
+    products[i] = {{}, *weight, floats_of(layer.bias), layer.out.mutable_data_ptr<float>()};
   }
+  const size_t rows = rows_of(x), depth = products[0].weight.K;
   const auto* const from = x.const_data_ptr<float>();
-  auto* const y = out.mutable_data_ptr<float>();
+  const size_t used = rows_before_zeros(from, rows, depth);
+  for (const kernels::RoundedLinear& product : products) {
+    fill_with_bias(product.bias, used, rows, product.weight.N, product.y);
+  }
+  if (used == 0) {
+    return;
+  }
   static thread_local kernels::Scratch scratch;
-  float* memory = scratch.floats(kernels::rounded_floats(rows_of(x), weight->K));
-  ET_KERNEL_CHECK(ctx, memory != nullptr, MemoryAllocationFailed, out);
-  const bool ran = without_last_zeros(from, rows_of(x), weight->K, floats_of(bias), weight->N, y, [&](size_t count) {
-    const kernels::RoundedRows rows = kernels::rounded_in(memory, count, weight->K);
-    return run(kernels::RoundRows{from, rows}) && run(kernels::RoundedLinear{rows, *weight, floats_of(bias), y});
-  });
-  ET_KERNEL_CHECK(ctx, ran, Internal, out);
-  return out;
+  float* memory = scratch.floats(kernels::rounded_floats(used, depth));
+  ET_KERNEL_CHECK(ctx, memory != nullptr, MemoryAllocationFailed, );
+  const kernels::RoundedRows rounded = kernels::rounded_in(memory, used, depth);
+  for (kernels::RoundedLinear& product : products) {
+    product.x = rounded;
+  }
+  const bool ran = run(kernels::RoundRows{from, rounded}) && run(kernels::RoundedLinears{products.data(), Count});
+  ET_KERNEL_CHECK(ctx, ran, Internal, );
+}
+
+void rounded_linear_int4_out(KernelRuntimeContext& ctx, const Tensor& x, const Tensor& codes, const Tensor& scales,
+                             const std::optional<Tensor>& bias, Tensor& out) {
+  rounded_linears(ctx, x, {{codes, scales, bias, out}});
+}
+
+void rounded_linears_2_out(KernelRuntimeContext& ctx, const Tensor& x, const Tensor& codes_1, const Tensor& scales_1,
+                           const std::optional<Tensor>& bias_1, const Tensor& codes_2, const Tensor& scales_2,
+                           const std::optional<Tensor>& bias_2, Tensor& out_1, Tensor& out_2) {
+  rounded_linears(ctx, x, {{codes_1, scales_1, bias_1, out_1}, {codes_2, scales_2, bias_2, out_2}});
+}
+
+void rounded_linears_3_out(KernelRuntimeContext& ctx, const Tensor& x, const Tensor& codes_1, const Tensor& scales_1,
+                           const std::optional<Tensor>& bias_1, const Tensor& codes_2, const Tensor& scales_2,
+                           const std::optional<Tensor>& bias_2, const Tensor& codes_3, const Tensor& scales_3,
+                           const std::optional<Tensor>& bias_3, Tensor& out_1, Tensor& out_2, Tensor& out_3) {
+  rounded_linears(ctx, x,
+                  {{codes_1, scales_1, bias_1, out_1},
+                   {codes_2, scales_2, bias_2, out_2},
+                   {codes_3, scales_3, bias_3, out_3}});
 }
 
 template <bool kBf16>
@@ -166,6 +204,8 @@ const bool registered[] = {
     register_operator<linear_int4_out<false>>("zoexport::linear_int4.out"),
     register_operator<linear_int4_out<true>>("zoexport::linear_int4_bf16.out"),
     register_operator<rounded_linear_int4_out>("zoexport::rounded_linear_int4.out"),
+    register_operator<rounded_linears_2_out>("zoexport::rounded_linears_2.out"),
+    register_operator<rounded_linears_3_out>("zoexport::rounded_linears_3.out"),
     register_operator<linear_int4_input_gradient_out<false>>("zoexport::linear_int4_input_gradient.out"),
     register_operator<linear_int4_input_gradient_out<true>>("zoexport::linear_int4_bf16_input_gradient.out"),
     register_operator<linear_int8_out<false>>("zoexport::linear_int8.out"),

@@ -85,24 +85,34 @@ inline size_t rows_of(const Tensor& x) {
   return rows;
 }
 
-// A linear layer's y (rows, columns) of x (rows, depth), but for the rows of zeros at x's end, which are not worth a
-// product and give the bias: a call of a fixed size is filled up with them. `multiply(count)` makes the first rows of y
-// and returns whether it could.
-template <typename Multiply>
-bool without_last_zeros(const float* x, size_t rows, size_t depth, const float* bias, size_t columns, float* y,
-                        const Multiply& multiply) {
+// Rows of x (rows, depth) without those of zeros at its end: a call of a fixed size is filled up with them, and a linear
+// layer's y of them is its bias.
+inline size_t rows_before_zeros(const float* x, size_t rows, size_t depth) {
   const auto is_zero = [](float number) { return number == 0.0f; };
-  size_t used = rows;
-  while (used > 0 && std::all_of(x + (used - 1) * depth, x + used * depth, is_zero)) {
-    --used;
+  while (rows > 0 && std::all_of(x + (rows - 1) * depth, x + rows * depth, is_zero)) {
+    --rows;
   }
-  for (size_t row = used; row < rows; ++row) {
+  return rows;
+}
+
+// Rows begin .. end-1 of y (rows, columns) are the bias, or zeros where it is null.
+inline void fill_with_bias(const float* bias, size_t begin, size_t end, size_t columns, float* y) {
+  for (size_t row = begin; row < end; ++row) {
     if (bias == nullptr) {
       std::fill_n(y + row * columns, columns, 0.0f);
     } else {
       std::copy_n(bias, columns, y + row * columns);
     }
   }
+}
+
+// A linear layer's y (rows, columns) of x (rows, depth), of which `multiply(count)` makes the first rows and returns
+// whether it could.
+template <typename Multiply>
+bool without_last_zeros(const float* x, size_t rows, size_t depth, const float* bias, size_t columns, float* y,
+                        const Multiply& multiply) {
+  const size_t used = rows_before_zeros(x, rows, depth);
+  fill_with_bias(bias, used, rows, columns, y);
   return used == 0 || multiply(used);
 }
 

@@ -83,9 +83,7 @@ bool run_tasks(const RoundRows& product, size_t begin, size_t end) {
 }
 
 Tasks tasks_of(const RoundedLinear& product, const RoundedKernels& kernels) {
-  const size_t count = divide_up(product.weight.N, kernels.lanes);
-  const size_t work = std::max<size_t>(1, product.x.rows * product.weight.N * product.weight.K);
-  return {count, std::max<size_t>(1, count * kWorthAThread / work)};
+  return tasks_of(RoundedLinears{&product, 1}, kernels);
 }
 
 bool run_tasks(const RoundedLinear& product, size_t begin, size_t end, const RoundedKernels& kernels) {
@@ -115,6 +113,30 @@ bool run_tasks(const RoundedLinear& product, size_t begin, size_t end, const Rou
       const size_t first = piece * rows / pieces;
       kernels.multiply(product, first, (piece + 1) * rows / pieces - first, task * kernels.lanes, panel, panels);
     }
+  }
+  return true;
+}
+
+Tasks tasks_of(const RoundedLinears& product, const RoundedKernels& kernels) {
+  size_t count = 0, work = 0;
+  for (size_t i = 0; i < product.count; ++i) {
+    const RoundedLinear& layer = product.layers[i];
+    count += divide_up(layer.weight.N, kernels.lanes);
+    work += layer.x.rows * layer.weight.N * layer.weight.K;
+  }
+  return {count, std::max<size_t>(1, count * kWorthAThread / std::max<size_t>(1, work))};
+}
+
+bool run_tasks(const RoundedLinears& product, size_t begin, size_t end, const RoundedKernels& kernels) {
+  size_t first = 0;  // of the layer's tasks
+  for (size_t i = 0; i < product.count && first < end; ++i) {
+    const RoundedLinear& layer = product.layers[i];
+    const size_t count = divide_up(layer.weight.N, kernels.lanes);
+    const size_t from = std::max(begin, first), to = std::min(end, first + count);
+    if (from < to && !run_tasks(layer, from - first, to - first, kernels)) {
+      return false;
+    }
+    first += count;
   }
   return true;
 }

@@ -80,5 +80,15 @@ Tasks tasks_of(const RoundedLinear& product, const RoundedKernels& kernels = *fa
 bool run_tasks(const RoundedLinear& product, size_t begin, size_t end,
                const RoundedKernels& kernels = *fastest_products().rounded);
 
+// Layers of the same x: the tasks of all of them, one layer's after another's.
+struct RoundedLinears {
+  const RoundedLinear* layers;
+  size_t count;
+};
+
+Tasks tasks_of(const RoundedLinears& product, const RoundedKernels& kernels = *fastest_products().rounded);
+bool run_tasks(const RoundedLinears& product, size_t begin, size_t end,
+               const RoundedKernels& kernels = *fastest_products().rounded);
+
 }  // namespace kernels
 }  // namespace zoexport

@@ -165,6 +165,49 @@ void products(size_t T, size_t N, size_t K, size_t G, bool greatest) {
   }
 }
 
+// Layers that read the same rows give what each gives alone, however their tasks are dealt.
+void layers(size_t T, size_t K, const std::vector<size_t>& widths) {
+  const std::vector<float> x = noise(6, T * K);
+  const Rounded rounded(x, T, K, SIZE_MAX / 2);
+  std::vector<std::vector<uint8_t>> codes;
+  std::vector<std::vector<uint16_t>> scales;
+  std::vector<std::vector<float>> biases;
+  std::vector<RoundedLinear> alone;
+  size_t floats = 0;
+  for (size_t i = 0; i < widths.size(); ++i) {
+    const size_t N = widths[i];
+    std::vector<uint32_t> word(N * K / 2);
+    words(Stream{7, static_cast<uint32_t>(i), 0, 0}, 0, word.size(), word.data());
+    codes.emplace_back(word.begin(), word.end());
+    scales.emplace_back(N * K / 32, static_cast<uint16_t>(0x3C00u + 17 * i));
+    biases.push_back(noise(static_cast<uint32_t>(8 + i), N));
+    const float* const bias = i % 2 == 0 ? biases[i].data() : nullptr;
+    alone.push_back({rounded.rows, {codes[i].data(), scales[i].data(), N, K, 32}, bias, nullptr});
+    floats += T * N;
+  }
+  for (const Variant& variant : variants()) {
+    std::vector<float> expected;
+    for (const RoundedLinear& layer : alone) {
+      const std::vector<float> y = result_of(layer, *variant.kernels, SIZE_MAX / 2);
+      expected.insert(expected.end(), y.begin(), y.end());
+    }
+    for (const size_t step : {size_t{1}, size_t{2}, size_t{5}, SIZE_MAX / 2}) {
+      const std::vector<float> found = check::guarded(floats, [&](float* y) {
+        std::vector<RoundedLinear> together = alone;
+        for (RoundedLinear& layer : together) {
+          layer.y = y;
+          y += T * layer.weight.N;
+        }
+        const RoundedLinears product{together.data(), together.size()};
+        check::in_steps(tasks_of(product, *variant.kernels).count, step, [&](size_t begin, size_t end) {
+          return run_tasks(product, begin, end, *variant.kernels);
+        });
+      });
+      CHECK(check::same_bits(expected, found));
+    }
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -191,6 +234,11 @@ int main() {
   products(9, 35, 1536, 128, false);
   products(5, 18, 416, 32, false);  // more than a block of the depth
   products(5, 18, 416, 32, true);
+  for (const size_t T : {0u, 1u, 7u, 33u}) {
+    layers(T, 96, {48, 16, 16});
+    layers(T, 64, {1, 35, 8});
+    layers(T, 160, {33, 0, 70, 5});
+  }
   // More rows than a tile of AMX, sizes drawn at random, and the greatest sums.
   constexpr size_t kDrawn = 24;
   std::array<std::array<uint32_t, 4>, kDrawn> drawn;

@@ -63,6 +63,8 @@ constexpr Operator kOperators[] = {
     {"zoexport::linear_int4_bf16_input_gradient.out", "TTTT"},
     {"zoexport::linear_int8_bf16.out", "TTTtT"},
     {"zoexport::linear_int8_bf16_input_gradient.out", "TTTT"},
+    {"zoexport::rounded_linears_2.out", "TTTtTTtTT"},
+    {"zoexport::rounded_linears_3.out", "TTTtTTtTTtTTT"},
 };
 constexpr ScalarType kTypes[] = {ScalarType::Float, ScalarType::Long, ScalarType::Byte, ScalarType::BFloat16,
                                  ScalarType::Char,  ScalarType::Half, ScalarType::Int,  ScalarType::Bool};

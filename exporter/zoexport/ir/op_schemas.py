@@ -31,6 +31,14 @@ _SEEN = "float scale, bool causal, int window"
 _LINEAR = "Tensor x, Tensor codes, Tensor scales, Tensor? bias"
 _INPUT_GRADIENT = "Tensor dy, Tensor codes, Tensor scales"
 
+
+def _layers(count: int) -> tuple[str, tuple[str, ...]]:
+    """Of so many linear layers that read the same x."""
+    numbers = range(1, count + 1)
+    weights = (f"Tensor codes_{i}, Tensor scales_{i}, Tensor? bias_{i}" for i in numbers)
+    return f"Tensor x, {', '.join(weights)}", tuple(f"out_{i}" for i in numbers)
+
+
 #: Operators with a device implementation: name -> (arguments, names of the outputs).
 DEVICE = {
     "zo_update": (_UPDATE, ("out",)),
@@ -56,6 +64,8 @@ DEVICE = {
     "linear_int4": (_LINEAR, ("out",)),
     "linear_int4_bf16": (_LINEAR, ("out",)),
     "rounded_linear_int4": (_LINEAR, ("out",)),
+    "rounded_linears_2": _layers(2),
+    "rounded_linears_3": _layers(3),
     "linear_int4_input_gradient": (_INPUT_GRADIENT, ("out",)),
     "linear_int4_bf16_input_gradient": (_INPUT_GRADIENT, ("out",)),
     "linear_int8": (_LINEAR, ("out",)),

@@ -43,6 +43,21 @@ def rounded_linear_int4(
     return linear_int4(rounded_rows(x), codes, scales, bias)
 
 
+@cpu("rounded_linears_2")
+@cpu("rounded_linears_3")
+def rounded_linears(x: torch.Tensor, *weights: Any) -> tuple[torch.Tensor, ...]:
+    """:func:`rounded_linear_int4` of each of the layers that read x.
+
+    Args:
+        weights: of each layer its codes, scales and bias.
+
+    Returns:
+        float32 (..., N) of each.
+    """
+    layers = zip(weights[::3], weights[1::3], weights[2::3], strict=True)
+    return tuple(rounded_linear_int4(x, *layer) for layer in layers)
+
+
 def rounded_rows(x: torch.Tensor) -> torch.Tensor:
     """x in integers of -127 to 127 times a scale for each 32 neighbours: the greatest magnitude / 127.
 
@@ -133,6 +148,12 @@ def _(
     x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor:
     return x.new_empty((*x.shape[:-1], codes.shape[0]))
+
+
+@fake("rounded_linears_2")
+@fake("rounded_linears_3")
+def _(x: torch.Tensor, *weights: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(x.new_empty((*x.shape[:-1], codes.shape[0])) for codes in weights[::3])
 
 
 @fake("linear_int4_input_gradient")

@@ -30,7 +30,7 @@ from zoexport.ir.graphs import (
     zo,
 )
 from zoexport.targets.executorch.layouts import is_layout
-from zoexport.targets.executorch.lower_stages import fused_program
+from zoexport.targets.executorch.lower_stages import lowered_program
 
 _ALIGNMENT = 16
 # A panel of B, and rows of A beside it, in runtime_ops/kernels/products.cpp.
@@ -49,7 +49,16 @@ _INT4_AND_INT8 = (
 _DELEGATED_CALL = 20_000
 """Bytes that XNNPACK keeps for an operation on matrices, beside tensors; measured."""
 _OF_TENSORS = (zo.matmul, zo.add_matmul)
-_PRODUCTS = (aten.linear, aten.mm, aten.bmm, aten.matmul, *_OF_TENSORS, *_INT4_AND_INT8)
+_ROUNDED = (zo.rounded_linear_int4, zo.rounded_linears_2, zo.rounded_linears_3)
+_PRODUCTS = (
+    aten.linear,
+    aten.mm,
+    aten.bmm,
+    aten.matmul,
+    *_OF_TENSORS,
+    *_INT4_AND_INT8,
+    *_ROUNDED,
+)
 _LABELS = (
     zo.linear_label_logprobs,
     zo.linear_label_logprobs_int4,
@@ -63,7 +72,7 @@ _LOOKUPS = (aten.embedding, zo.embedding_int4)
 
 def split_footprint(program: Program) -> Footprint:
     """The footprint of a program of single layers, whose inputs and outputs are in the caller's memory."""
-    fused = fused_program(program)
+    fused = lowered_program(program)
     nodes = list(fused.module.graph.nodes)
     returned = set(output_node(fused.module).all_input_nodes)
     aliases = {
@@ -98,7 +107,7 @@ def whole_footprint(program: Program) -> Footprint:
     planned = _planned(nodes, aliases, set(), between)
     delegated = _planned(nodes, aliases, in_place, set(nodes) - between)
     delegated += _rounded(nodes) + _DELEGATED_CALL * sum(
-        is_call(node, *_PRODUCTS) and not is_call(node, zo.rounded_linear_int4) for node in nodes
+        is_call(node, *_PRODUCTS) and not is_call(node, *_ROUNDED) for node in nodes
     )
     labels = [node for node in nodes if is_call(node, *_LABELS)]
     delegated += sum(_of_labels(node) for node in labels)
@@ -115,7 +124,7 @@ def _of_labels(node: Node) -> int:
 
 def _rounded(nodes: Iterable[Node]) -> int:
     """Bytes of the rounded rows that the thread which calls the products keeps between them."""
-    products = (node for node in nodes if is_call(node, zo.rounded_linear_int4))
+    products = (node for node in nodes if is_call(node, *_ROUNDED))
     return max(map(_rounded_rows, products), default=0)
 
 
@@ -207,7 +216,7 @@ def _bytes(node: Node) -> int:
 
 def _scratch(node: Node) -> int:
     """Bytes that a product takes in each thread."""
-    if is_call(node, *_INT4_AND_INT8, aten.linear):
+    if is_call(node, *_INT4_AND_INT8, *_ROUNDED, aten.linear):
         rows, depth = math.prod(shape_of(operand(node))[:-1]), shape_of(operand(node))[-1]
     else:
         first = 1 if is_call(node, zo.add_matmul) else 0

@@ -20,6 +20,7 @@ from zoexport.ir.graphs import copy_program, identifier
 from zoexport.targets.entries import program_entry
 from zoexport.targets.executorch.exported import stated
 from zoexport.targets.executorch.fuse_rows import fuse_rows
+from zoexport.targets.executorch.join_linears import join_linears
 from zoexport.targets.executorch.needed_passes import needed_passes_only
 from zoexport.targets.executorch.products import write_products
 from zoexport.targets.executorch.program_file import FILE, memory_of, refused, write_programs
@@ -41,7 +42,7 @@ def lower_stages(
     programs = []
     for number, (name, program) in enumerate(graph.programs.items()):
         progress("lowering programs", number / len(graph.programs))
-        fused = fused_program(program)
+        fused = lowered_program(program)
         fallback[name] = _of_the_runtime(fused)
         exported[identifier(name)] = _exported(fused)
         # What only a result nobody reads needed is no input any more, such as the bias of a layer's last norm backward.
@@ -61,8 +62,13 @@ def lower_stages(
     return Lowered("executorch", programs, required, delegates, fallback, backends=backends)
 
 
+def lowered_program(program: Program) -> Program:
+    """``program`` as it is lowered: :func:`fused_program` with calls of several layers."""
+    return join_linears(fused_program(program))
+
+
 def fused_program(program: Program) -> Program:
-    """``program`` as it is lowered: products, and row programs between them."""
+    """``program`` as products, and row programs between them."""
     fused = copy_program(program, program.name)
     decompose(fused)
     write_products(fused)

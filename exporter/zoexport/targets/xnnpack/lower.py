@@ -18,6 +18,7 @@ from zoexport.targets.executorch.exported import (
     export_program,
     fallback_of,
 )
+from zoexport.targets.executorch.join_linears import join_linears
 from zoexport.targets.executorch.program_file import FILE, callers_memory, refused, write_programs
 from zoexport.targets.xnnpack.legalize import Legalizer
 
@@ -48,7 +49,7 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
     flat = [flatten_attention(graph, program) for program in legal.values()]
     with stated_shapes():
         for program in legal.values():
-            score_rows(program)
+            join_linears(score_rows(program))
             Legalizer(graph, program).run()
     any_length = (
         graph.any_length
@@ -135,7 +136,7 @@ def _generating(graph: TrainingGraph) -> dict[str, tuple[Program, dict[str, torc
     found = {}
     for program in made.programs.values():
         (stage,) = made.stages_of(program)
-        legal = copy_program(program, program.name)
+        legal = join_linears(copy_program(program, program.name))
         Legalizer(made, legal).run()
         bound = {
             local: made.weights[name] for local, name in stage.bind.items() if name in made.weights

@@ -138,13 +138,14 @@ class XnnpackTarget:
         """What ExecuTorch plans for each program."""
         from zoexport.ir.graphs import copy_program
         from zoexport.targets.executorch.footprints import split_footprint, whole_footprint
+        from zoexport.targets.executorch.join_linears import join_linears
         from zoexport.targets.xnnpack.score_rows import score_rows
 
         found = {}
         for number, (name, program) in enumerate(graph.programs.items()):
             progress("planning programs", number / len(graph.programs))
             found[name] = (
-                whole_footprint(score_rows(copy_program(program, name)))
+                whole_footprint(join_linears(score_rows(copy_program(program, name))))
                 if graph.whole
                 else split_footprint(program)
             )

@@ -1,0 +1,59 @@
+"""join_linears: layers that read the same rows, rounded to 8 bits, are one call: rows are rounded once.
+
+Before::
+
+    q = zoexport.rounded_linear_int4(x, Q.codes, Q.scales, Q.bias)
+    k = zoexport.rounded_linear_int4(x, K.codes, K.scales, K.bias)
+    v = zoexport.rounded_linear_int4(x, V.codes, V.scales, V.bias)
+
+After::
+
+    q, k, v = zoexport.rounded_linears_3(
+        x, Q.codes, Q.scales, Q.bias, K.codes, K.scales, K.bias, V.codes, V.scales, V.bias)
+
+The bits stay. Left alone: layers whose weights are computed.
+"""
+
+from __future__ import annotations
+
+from operator import getitem
+
+from torch.fx import Node
+
+from zoexport.core.types import Program
+from zoexport.ir.graphs import arguments, call, is_call, operand, zo
+
+_TOGETHER = {2: zo.rounded_linears_2.default, 3: zo.rounded_linears_3.default}
+
+
+def join_linears(program: Program) -> Program:
+    """Rewrite a program in place; where more layers read the same rows than one call takes, it has several calls."""
+    nodes = program.module.graph
+    readers: dict[Node, list[Node]] = {}
+    for node in nodes.nodes:
+        if is_call(node, zo.rounded_linear_int4) and _reads_weights_alone(node):
+            readers.setdefault(operand(node), []).append(node)
+    most = max(_TOGETHER)
+    for x, layers in readers.items():
+        for begin in range(0, len(layers), most):
+            _join(x, layers[begin : begin + most])
+    program.module.recompile()
+    return program
+
+
+def _reads_weights_alone(node: Node) -> bool:
+    """Whether all that a layer reads beside its rows is there when the program begins."""
+    return all(arg.op == "placeholder" for arg in node.all_input_nodes if arg is not operand(node))
+
+
+def _join(x: Node, layers: list[Node]) -> None:
+    if len(layers) not in _TOGETHER:
+        return
+    nodes = x.graph
+    with nodes.inserting_before(layers[0]):
+        weights = [given for layer in layers for given in arguments(layer)[1:]]
+        joined = call(nodes, _TOGETHER[len(layers)], x, *weights)
+        results = [call(nodes, getitem, joined, number) for number in range(len(layers))]
+    for layer, result in zip(layers, results, strict=True):
+        layer.replace_all_uses_with(result)
+        nodes.erase_node(layer)
