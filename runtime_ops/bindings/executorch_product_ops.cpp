@@ -114,10 +114,9 @@ void rounded_linears_3_out(KernelRuntimeContext& ctx, const Tensor& x, const Ten
                            const std::optional<Tensor>& bias_1, const Tensor& codes_2, const Tensor& scales_2,
                            const std::optional<Tensor>& bias_2, const Tensor& codes_3, const Tensor& scales_3,
                            const std::optional<Tensor>& bias_3, Tensor& out_1, Tensor& out_2, Tensor& out_3) {
-  rounded_linears(ctx, x,
-                  {{codes_1, scales_1, bias_1, out_1},
-                   {codes_2, scales_2, bias_2, out_2},
-                   {codes_3, scales_3, bias_3, out_3}});
+  rounded_linears(
+      ctx, x,
+      {{codes_1, scales_1, bias_1, out_1}, {codes_2, scales_2, bias_2, out_2}, {codes_3, scales_3, bias_3, out_3}});
 }
 
 template <bool kBf16>
