@@ -135,8 +135,8 @@ COMPARISONS = {
         target=0.6,
     ),
     # A step of INT8 is an eighteenth of one of INT4, so rates in grid steps are as much larger, squared.
-    "quzo-int8": Comparison(arms=estimators("8", (0.3, 1, 3, 10), eps="1")),
-    "quzo-int4": Comparison(arms=estimators("4", (1e-3, 3e-3, 1e-2, 3e-2), eps="0.5")),
+    "quzo-int8": Comparison(arms=estimators("8", (1, 3, 10), eps="1"), narrows=True),
+    "quzo-int4": Comparison(arms=estimators("4", (1e-3, 3e-3, 1e-2), eps="0.5"), narrows=True),
     # 8 copies in one forward pass each: as many operations a step.
     "fzoo": Comparison(
         arms=(
