@@ -16,6 +16,8 @@ from torch._decomp import core_aten_decompositions
 from torch.fx import GraphModule, config
 from torch.fx.graph import _PyTreeCodeGen
 
+from zoexport.core.replaced import replaced
+
 
 @functools.cache
 def core_decompositions() -> Mapping[Any, Callable[..., Any]]:
@@ -38,14 +40,8 @@ def lean_tracing() -> Iterator[None]:
     def later(module: GraphModule) -> Any:
         _write_later(module, recompile)
 
-    kind: Any = GraphModule
-    kind.recompile = later
-    noted, config.do_not_emit_stack_traces = config.do_not_emit_stack_traces, True
-    try:
+    with replaced((GraphModule, "recompile", later), (config, "do_not_emit_stack_traces", True)):
         yield
-    finally:
-        kind.recompile = recompile
-        config.do_not_emit_stack_traces = noted
 
 
 def _write_later(module: GraphModule, recompile: Any) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import yaml
+
+from zoexport.core.replaced import replaced
 
 _READER = "executorch.exir.dialects.edge._ops"
 
@@ -24,10 +25,5 @@ def read_by_libyaml() -> Iterator[None]:
     except ImportError:  # so there is no ExecuTorch either
         yield
         return
-    kind: Any = YAML
-    load = kind.load
-    kind.load = lambda _, text: yaml.load(text, Loader=quick)
-    try:
+    with replaced((YAML, "load", lambda _, text: yaml.load(text, Loader=quick))):
         yield
-    finally:
-        kind.load = load

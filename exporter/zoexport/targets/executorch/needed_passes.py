@@ -21,6 +21,7 @@ from torch.export.graph_signature import ExportGraphSignature
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
+from zoexport.core.replaced import replaced
 from zoexport.ir.graphs import aten, is_call
 from zoexport.targets.executorch import in_place
 
@@ -107,7 +108,7 @@ def needed_passes_only(
             (spec_prop_pass, "ExportPass", lambda: functools.partial(_as_recorded, retrace())),
         ]
     with (
-        _replaced(*changes),
+        replaced(*changes),
         needed_decompositions_only(programs, renamed=renamed),
         delegates_as_recorded(),
         _nothing_described(),
@@ -115,19 +116,6 @@ def needed_passes_only(
         _dimensions_ordered_once(),
     ):
         yield
-
-
-@contextlib.contextmanager
-def _replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
-    """While this is open, attributes (owner, name) have other values."""
-    originals = [getattr(owner, name) for owner, name, _ in changes]
-    for change in changes:
-        setattr(*change)
-    try:
-        yield
-    finally:
-        for (owner, name, _), original in zip(changes, originals, strict=True):
-            setattr(owner, name, original)
 
 
 def _as_recorded(retrace: Any, module: torch.fx.GraphModule) -> Any:
@@ -145,7 +133,7 @@ def _nothing_described() -> Iterator[None]:
     from executorch.exir._serialize import _dataclass
 
     hints = functools.cache(_dataclass.get_type_hints)
-    with _replaced(
+    with replaced(
         (torch.fx.GraphModule, "__str__", object.__repr__), (_dataclass, "get_type_hints", hints)
     ):
         yield
@@ -199,7 +187,7 @@ def _inputs_looked_up_once() -> Iterator[None]:
         (MemoryPlanningPass, "run"),
         (_program, "emit_program"),
     )
-    with _replaced(
+    with replaced(
         *((ExportGraphSignature, name, of(name)) for name in _SORTED_INPUTS),
         *((owner, name, that_only_reads(getattr(owner, name))) for owner, name in readers),
     ):
@@ -221,7 +209,7 @@ def _dimensions_ordered_once() -> Iterator[None]:
         numbers = tuple(stride)
         return of_numbers(numbers) if all(type(one) is int for one in numbers) else original(stride)
 
-    with _replaced((tensor, "dim_order_from_stride", ordered)):
+    with replaced((tensor, "dim_order_from_stride", ordered)):
         yield
 
 
@@ -244,11 +232,10 @@ def delegates_as_recorded() -> Iterator[None]:
             known.append(program)
         return program
 
-    LoweredBackendModule.original_module = property(recorded)
     try:
-        yield
+        with replaced((LoweredBackendModule, "original_module", property(recorded))):
+            yield
     finally:
-        LoweredBackendModule.original_module = original
         for program in known:
             del vars(program)["module"]
 

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from zoexport.core.replaced import replaced
+
 
 class Reach:
     """What follows each node of a graph."""
@@ -108,28 +110,18 @@ def linear_partitioning() -> Iterator[None]:
         group_partitioner,
     )
 
-    kind = group_partitioner.GroupBasedPartitioner
-    before = group_partitioner._DependencyViewer, kind._can_merge_partitions
-    is_constant = config_partitioner.is_constant_data
-    sort, take_out = (
-        lowered_backend_module.legalize_graph,
-        backend_api._create_partitions_in_graph_module,
-    )
+    take_out = backend_api._create_partitions_in_graph_module
 
     def taken_out(module: GraphModule, *rest: Any) -> Any:
         found = take_out(module, *rest)
         sort_in_place(module.graph)
         return found
 
-    lowered_backend_module.legalize_graph = lambda module: module
-    backend_api._create_partitions_in_graph_module = taken_out
-    group_partitioner._DependencyViewer = Reach
-    kind._can_merge_partitions = _can_merge
-    config_partitioner.is_constant_data = _Constants()
-    try:
+    with replaced(
+        (lowered_backend_module, "legalize_graph", lambda module: module),
+        (backend_api, "_create_partitions_in_graph_module", taken_out),
+        (group_partitioner, "_DependencyViewer", Reach),
+        (group_partitioner.GroupBasedPartitioner, "_can_merge_partitions", _can_merge),
+        (config_partitioner, "is_constant_data", _Constants()),
+    ):
         yield
-    finally:
-        group_partitioner._DependencyViewer, kind._can_merge_partitions = before
-        config_partitioner.is_constant_data = is_constant
-        lowered_backend_module.legalize_graph = sort
-        backend_api._create_partitions_in_graph_module = take_out
