@@ -82,7 +82,7 @@ def _row(
     steps = max(run["points"][-1]["steps"] for run in runs)
     row = [arm["label"], f"**{rate:g}**" if is_best else f"{rate:g}", len(runs), steps]
     planned = arm["planned"]
-    row += [f"{steps * planned['flops'] / 1e12:.4g}", f"{steps * planned['bytes'] / 1e9:.4g}"]
+    row += [f"{tflop(arm, steps):.4g}", f"{steps * planned['bytes'] / 1e9:.4g}"]
     tested = [run["test"] for run in runs if run["test"] is not None]
     if len(tested) < len(runs):
         return [*row, f"{len(runs) - len(tested)} of {len(runs)} diverged", *[None] * 4]
@@ -101,17 +101,30 @@ def differences(result: Mapping[str, Any]) -> list[str]:
     first, *others = result["arms"]
     lines = []
     for arm in others:
-        pairs = [_tests(one) for one in (arm, first)]
-        seeds = sorted(pairs[0].keys() & pairs[1].keys())
-        apart = [pairs[0][seed] - pairs[1][seed] for seed in seeds]
-        if apart:
-            line = f"- {arm['label']} less {first['label']}, each at its best rate: {statistics.mean(apart):+.3f}"
-            if len(apart) > 1:
-                error = statistics.stdev(apart) / math.sqrt(len(apart))
-                half = error * float(stats.t.ppf(0.975, len(apart) - 1))
-                line += f" +- {half:.3f} (95 %, {len(apart)} seeds)"
-            lines.append(line)
+        if line := apart(_tests(arm), _tests(first)):
+            lines.append(f"- {arm['label']} less {first['label']}, each at its best rate: {line}")
     return lines
+
+
+def apart(losses: Mapping[int, float], others: Mapping[int, float]) -> str:
+    """The mean over the seeds that both have of what ``losses`` are above ``others``, with the interval.
+
+    Empty where they have none.
+    """
+    found = [losses[seed] - others[seed] for seed in sorted(losses.keys() & others.keys())]
+    if not found:
+        return ""
+    line = f"{statistics.mean(found):+.3f}"
+    if len(found) > 1:
+        error = statistics.stdev(found) / math.sqrt(len(found))
+        half = error * float(stats.t.ppf(0.975, len(found) - 1))
+        line += f" +- {half:.3f} (95 %, {len(found)} seeds)"
+    return line
+
+
+def tflop(arm: Mapping[str, Any], steps: float) -> float:
+    """Operations of so many steps of an arm, in 10^12."""
+    return steps * float(arm["planned"]["flops"]) / 1e12
 
 
 def until_target(result: Mapping[str, Any]) -> str:
@@ -120,14 +133,13 @@ def until_target(result: Mapping[str, Any]) -> str:
     header = ["method", "rate", "seeds", f"TFLOP to {target:g}", "least..most", "steps"]
     rows: list[list[Any]] = []
     for arm in result["arms"]:
-        scale = arm["planned"]["flops"] / 1e12
         for rate in arm["rates"]:
             seeds = sum(run["rate"] == rate for run in arm["runs"])
             label = f"**{rate:g}**" if rate == best_rate(arm) else f"{rate:g}"
             if spent := until(arm, rate, target):
                 mean = statistics.mean(spent)
                 least = f"{min(spent):.0f}..{max(spent):.0f}"
-                row = [seeds, f"{mean:.0f}", least, f"{mean / scale:.0f}"]
+                row = [seeds, f"{mean:.0f}", least, f"{mean / tflop(arm, 1):.0f}"]
             elif seeds:
                 row = [seeds, "not by all seeds", None, None]
             else:
@@ -142,7 +154,6 @@ def until(arm: Mapping[str, Any], rate: float, target: float) -> list[float] | N
     Between two evaluations losses are taken to lie on a line.
     """
     found = []
-    scale = arm["planned"]["flops"] / 1e12
     for run in runs_at(arm, rate):
         before: Mapping[str, Any] | None = None
         for point in run["points"]:
@@ -153,7 +164,7 @@ def until(arm: Mapping[str, Any], rate: float, target: float) -> list[float] | N
                 if before is not None:
                     share = (before["loss"] - target) / (before["loss"] - point["loss"])
                 begin = 0 if before is None else before["steps"]
-                found.append((begin + share * (point["steps"] - begin)) * scale)
+                found.append(tflop(arm, begin + share * (point["steps"] - begin)))
                 break
             before = point
         else:
@@ -239,8 +250,7 @@ def draw(path: Path, result: Mapping[str, Any], *, guess: bool = True) -> None:
             of_rates.plot(*_columns(ends), "o-", markersize=3, label=label, color=color)
             for run in runs:
                 if run["rate"] == best_rate(arm):
-                    scale = arm["planned"]["flops"] / 1e12
-                    points = [(p["steps"] * scale, p["loss"]) for p in run["points"]]
+                    points = [(tflop(arm, p["steps"]), p["loss"]) for p in run["points"]]
                     whole = [point for point in points if point[1] is not None]
                     of_operations.plot(
                         *_columns(whole), "o-", markersize=3, label=label, color=color

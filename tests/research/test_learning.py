@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from research.learning import across, page
 from research.learning import measure as learning
-from research.learning import page
 from research.support.arms import Arm
 from tests.support.compiled import Compiler
 from zoexport.data.samples import Samples
@@ -117,6 +117,52 @@ def test_operations_until_a_loss() -> None:
 
 
 @pytest.mark.slow
+def test_arms_of_two_results_are_compared_at_the_operations_of_the_shorter(tmp_path: Path) -> None:
+    """2 TFLOP each 10 steps: the first has 6 of them, the second 3, where the first's best rate is another."""
+    long = [run(rate, seed, *losses) for rate, losses in (
+        (1.0, (1.0, 0.8, 0.2)),
+        (2.0, (0.9, 0.5, 0.4)),
+    ) for seed in (0, 1)]  # fmt: skip
+    short = [run(5.0, 0, 0.9), run(5.0, 1, 0.8), run(7.0, 0, None), run(7.0, 1, 0.1)]
+    quick = {**arm("B", *short), "planned": {"flops": 3e11, "bytes": 1}}
+    files = []
+    for name, one in (("long", arm("A", *long)), ("short", quick)):
+        files.append(tmp_path / f"{name}.json")
+        files[-1].write_text(json.dumps({"arms": [one]}))
+    written = tmp_path / "page.md"
+    written.write_text(f"<!-- {across.MARK} -->\n<!-- /{across.MARK} -->\n")
+    assert across.main([str(written), str(files[0]), "A", str(files[1]), "B"]) == 0
+    text = written.read_text()
+    # Half way between 0.9 after 2 TFLOP and 0.5 after 4.
+    assert (
+        "validation loss after 3 TFLOP" in text and "| A | 2 | 2 | 0.700 | 0.700..0.700 |" in text
+    )
+    assert "| B | 5 | 2 | 0.850 | 0.800..0.900 |" in text
+    # 0.2 and 0.1 apart: 0.0707 / sqrt(2) * 12.706.
+    assert "- B less A: +0.150 +- 0.635 (95 %, 2 seeds)" in text
+
+
+def test_a_loss_before_the_first_evaluation_is_not_known() -> None:
+    one = run(1.0, 0, 0.9, 0.5)
+    assert across.loss_after(arm("A", one), one, 1.0) is None
+    assert across.loss_after(arm("A", one), one, 2.0) == 0.9
+    assert across.loss_after(arm("A", one), one, 4.5) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("{", "Expecting"), ("{}", "'arms'"), ('{"arms": []}', "no such arm")]
+)
+def test_figures_without_the_arm_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    figures, written = tmp_path / "figures.json", tmp_path / "page.md"
+    figures.write_text(text)
+    before = f"<!-- {across.MARK} -->\n<!-- /{across.MARK} -->\n"
+    written.write_text(before)
+    assert across.main([str(written), str(figures), "A", str(figures), "B"]) != 0
+    assert said in capsys.readouterr().err and written.read_text() == before
+
+
 def test_runs_of_an_earlier_result_are_not_done_again(
     compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
