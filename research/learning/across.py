@@ -46,7 +46,11 @@ def loss_after(arm: Mapping[str, Any], run: Run, operations: float) -> float | N
 
 
 def compared(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
-    """A table of both arms after as many operations as the one whose runs are shorter took, and their difference."""
+    """A table of both arms after as many operations as the one whose runs are shorter took, and their difference.
+
+    Raises:
+        ConfigError: an arm diverged, or was not evaluated so early.
+    """
     operations = min(
         max(tflop(arm, point["steps"]) for run in arm["runs"] for point in run["points"])
         for arm in (first, second)
@@ -54,6 +58,13 @@ def compared(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
     rows, losses = [], []
     for arm in (first, second):
         rate, of_seeds = _best(arm, operations)
+        if not of_seeds:
+            raise ConfigError(
+                f"arm {arm['label']!r}",
+                found=f"no loss after {operations:.4g} TFLOP, where the shorter of both arms ends",
+                expected="an evaluation by then, of a run that did not diverge",
+                fix="Compare other arms, or evaluate more often.",
+            )
         losses.append(of_seeds)
         found = of_seeds.values()
         mean, extremes = statistics.mean(found), f"{min(found):.3f}..{max(found):.3f}"

@@ -12,6 +12,7 @@ from research.learning import across, page
 from research.learning import measure as learning
 from research.support.arms import Arm
 from tests.support.compiled import Compiler
+from zoexport.core.errors import ConfigError
 from zoexport.data.samples import Samples
 
 
@@ -147,6 +148,12 @@ def test_a_loss_before_the_first_evaluation_is_not_known() -> None:
     assert across.loss_after(arm("A", one), one, 1.0) is None
     assert across.loss_after(arm("A", one), one, 2.0) == 0.9
     assert across.loss_after(arm("A", one), one, 4.5) is None
+
+
+def test_an_arm_that_was_evaluated_too_late_is_refused() -> None:
+    late = {**arm("B", run(1.0, 0, 0.5)), "planned": {"flops": 9e11, "bytes": 1}}
+    with pytest.raises(ConfigError, match="no loss after 4 TFLOP"):
+        across.compared(arm("A", run(1.0, 0, 0.9, 0.5)), late)
 
 
 @pytest.mark.parametrize(
