@@ -11,11 +11,13 @@ After::
     q, k, v = zoexport.rounded_linears_3(
         x, Q.codes, Q.scales, Q.bias, K.codes, K.scales, K.bias, V.codes, V.scales, V.bias)
 
-The bits stay. Left alone: layers whose weights are computed.
+The bits stay. Left alone: layers whose weights are computed, and those between which a layer reads other rows, as the
+two blocks of a model with attention and feed-forward side by side: one's results would wait in memory for the other.
 """
 
 from __future__ import annotations
 
+import itertools
 from operator import getitem
 
 from torch.fx import Node
@@ -28,13 +30,14 @@ _TOGETHER = {2: zo.rounded_linears_2.default, 3: zo.rounded_linears_3.default}
 
 def join_linears(program: Program) -> Program:
     """Rewrite a program in place; where more layers read the same rows than one call takes, it has several calls."""
-    nodes = program.module.graph
-    readers: dict[Node, list[Node]] = {}
-    for node in nodes.nodes:
-        if is_call(node, zo.rounded_linear_int4) and _reads_weights_alone(node):
-            readers.setdefault(operand(node), []).append(node)
+    calls = [
+        node
+        for node in program.module.graph.nodes
+        if is_call(node, zo.rounded_linear_int4) and _reads_weights_alone(node)
+    ]
     most = max(_TOGETHER)
-    for x, layers in readers.items():
+    for x, neighbours in itertools.groupby(calls, operand):
+        layers = list(neighbours)
         for begin in range(0, len(layers), most):
             _join(x, layers[begin : begin + most])
     program.module.recompile()

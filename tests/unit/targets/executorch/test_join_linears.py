@@ -79,6 +79,17 @@ def test_layers_of_other_rows_stay_apart() -> None:
     assert counts(joined(function, x, y, *weight(64, 64, 2))) == (2, 0, 0)
 
 
+def test_layers_stay_apart_where_one_of_other_rows_lies_between() -> None:
+    """The later one's results would take memory from the first one on."""
+
+    def function(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> Any:
+        first = zo.rounded_linear_int4(x, codes, scales, None)
+        other = zo.rounded_linear_int4(first, codes, scales, None)
+        return other, zo.rounded_linear_int4(x, codes, scales, None)
+
+    assert counts(joined(function, values(3, 64), *weight(64, 64, 2))) == (3, 0, 0)
+
+
 def test_a_layer_whose_weights_are_computed_stays_apart() -> None:
     """They may not be there yet where the first of the others is."""
 
