@@ -41,6 +41,13 @@ def test_parity(compiler: Compiler, name: str, method: str, settings: dict[str, 
     assert report["passed"] is True, report
 
 
+def test_layers_that_read_the_same_rows_are_one_call(compiler: Compiler) -> None:
+    """Queries, keys and values; the gate and what it gates; alone are what follows attention and the gate."""
+    bundle = compiler.bundle("llama_tied", "prge", split="layers", **ROUNDED)
+    together = {f"zoexport::rounded_linears_{count}.out" for count in (2, 3)}
+    assert {OPERATOR, *together} <= set(manifests.read(bundle)["required_ops"])
+
+
 def test_rounding_is_what_differs_from_fp32(compiler: Compiler, monkeypatch: Any) -> None:
     """The check can fail: against a reference that does not round, losses are several times as far off."""
     bundle = compiler.bundle("llama_tied", "prge", split="layers", **ROUNDED)
