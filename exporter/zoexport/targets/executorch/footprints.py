@@ -40,25 +40,19 @@ _TILE_ROWS, _TILE_DEPTH, _MOST_TILED_ROWS, _TILED_BYTES = 16, 32, 256, 6
 # Queries and keys of a tile, in runtime_ops/kernels/attention.cpp.
 _QUERIES, _KEYS, _TILE = 128, 128, 128
 _TILE_FLOATS = 1 << 14
+_OF_SEVERAL = (zo.rounded_linears_2, zo.rounded_linears_3)
+_ROUNDED = (zo.rounded_linear_int4, *_OF_SEVERAL)
 _INT4_AND_INT8 = (
     zo.grid_linear_int4,
     zo.grid_linear_int8,
     *QUANTIZED_LINEARS,
+    *_OF_SEVERAL,
     *INPUT_GRADIENTS,
 )
 _DELEGATED_CALL = 20_000
 """Bytes that XNNPACK keeps for an operation on matrices, beside tensors; measured."""
 _OF_TENSORS = (zo.matmul, zo.add_matmul)
-_ROUNDED = (zo.rounded_linear_int4, zo.rounded_linears_2, zo.rounded_linears_3)
-_PRODUCTS = (
-    aten.linear,
-    aten.mm,
-    aten.bmm,
-    aten.matmul,
-    *_OF_TENSORS,
-    *_INT4_AND_INT8,
-    *_ROUNDED,
-)
+_PRODUCTS = (aten.linear, aten.mm, aten.bmm, aten.matmul, *_OF_TENSORS, *_INT4_AND_INT8)
 _LABELS = (
     zo.linear_label_logprobs,
     zo.linear_label_logprobs_int4,
@@ -216,7 +210,7 @@ def _bytes(node: Node) -> int:
 
 def _scratch(node: Node) -> int:
     """Bytes that a product takes in each thread."""
-    if is_call(node, *_INT4_AND_INT8, *_ROUNDED, aten.linear):
+    if is_call(node, *_INT4_AND_INT8, aten.linear):
         rows, depth = math.prod(shape_of(operand(node))[:-1]), shape_of(operand(node))[-1]
     else:
         first = 1 if is_call(node, zo.add_matmul) else 0
