@@ -199,9 +199,8 @@ void layers(size_t T, size_t K, const std::vector<size_t>& widths) {
           y += T * layer.weight.N;
         }
         const RoundedLinears product{together.data(), together.size()};
-        check::in_steps(tasks_of(product, *variant.kernels).count, step, [&](size_t begin, size_t end) {
-          return run_tasks(product, begin, end, *variant.kernels);
-        });
+        check::in_steps(tasks_of(product, *variant.kernels).count, step,
+                        [&](size_t begin, size_t end) { return run_tasks(product, begin, end, *variant.kernels); });
       });
       CHECK(check::same_bits(expected, found));
     }
