@@ -48,7 +48,7 @@ SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev
 .DELETE_ON_ERROR:
 .PHONY: help setup programs site demo bench bench-mebp bench-models bench-curves bench-generate bench-mlx bench-packing report-convergence report-masks report-learning \
   wheel wheel-aarch64 sdist lock sbom report-activations report-rounded-inputs report-directions report-quzo report-federated test test-all test-python test-rest test-sweep sweep test-unit \
-  test-aarch64 test-sanitized test-sanitized-session fuzz test-federation test-cpp test-kotlin test-swift check format clean
+  test-aarch64 test-sanitized test-sanitized-session fuzz test-federation test-cpp test-kotlin test-swift lint check format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -211,11 +211,13 @@ sbom: $(VENV)/.packages $(VENV)/.release ## Write dist/zoexport.cdx.json: what a
 test-swift: programs ## Run the Swift host's tests only (needs Swift, or .ci/install-swift)
 	$(BIN)/python -m pytest tests/swift $(PYTEST_ARGS)
 
-check: build/.configured ## Check format, lint and types, of Python and C++
+lint: $(VENV)/.packages ## Check format of Python and C++, lint and types of Python
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	git ls-files '*.cpp' '*.h' | xargs $(BIN)/clang-format --dry-run --Werror
+	$(BIN)/mypy
+
+check: lint build/.configured ## Check as lint does, and C++ by clang-tidy
 	$(BIN)/run-clang-tidy.py -clang-tidy-binary $(BIN)/clang-tidy -p build -quiet -hide-progress -j $(JOBS) /runtime_ops/
 
 format: $(VENV)/.packages ## Format Python and C++, and apply lint's safe fixes to Python
