@@ -118,11 +118,11 @@ COMPARISONS = {
     # P-RGE's tables 1 and 2: as many rows in one forward pass, and operations a step.
     "queries": Comparison(
         arms=(
-            _queries(1, (5e-4, 1e-3, 2e-3, 5e-3)),
-            _queries(4, (2e-3, 5e-3, 1e-2, 2e-2)),
-            _queries(16, (5e-3, 1e-2, 2e-2, 4e-2)),
+            _queries(1, (5e-4, 1e-3, 2e-3)),
+            _queries(4, (2e-3, 5e-3, 1e-2)),
+            _queries(16, (5e-3, 1e-2, 2e-2)),
         ),
-        steps=200,
+        narrows=True,
     ),
     # FedSPZO's estimator, of one client.
     "split": Comparison(
