@@ -137,6 +137,11 @@ COMPARISONS = {
     # A step of INT8 is an eighteenth of one of INT4, so rates in grid steps are as much larger, squared.
     "quzo-int8": Comparison(arms=estimators("8", (1, 3, 10), eps="1"), narrows=True),
     "quzo-int4": Comparison(arms=estimators("4", (1e-3, 3e-3, 1e-2), eps="0.5"), narrows=True),
+    # Adapters of integers over a frozen model of INT4.
+    "quzo-adapters": Comparison(
+        arms=(Arm("INT8 adapters", "quzo", {"train": "lora", "eps": "1"}, (3, 10, 30)),),
+        narrows=True,
+    ),
     # 8 copies in one forward pass each: as many operations a step.
     "fzoo": Comparison(
         arms=(
