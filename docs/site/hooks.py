@@ -134,7 +134,7 @@ def _settings_tables() -> str:
                 values = f"above {info.above:g}"
             if info.at_least is not None:
                 values = f"at least {info.at_least:g}"
-            default = "by target" if field.default in (None, "") else f"`{field.default}`"
+            default = "depends" if field.default in (None, "") else f"`{field.default}`"
             train = "yes" if info.runtime else ""
             lines.append(f"| `{key}` | {info.help} | {values} | {default} | {train} |")
         parts.append("\n".join(lines))

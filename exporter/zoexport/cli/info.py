@@ -227,7 +227,7 @@ def methods(as_json: bool) -> None:
             [
                 (
                     entry["key"],
-                    "by target" if entry["default"] is None else entry["default"],
+                    "depends" if entry["default"] in (None, "") else entry["default"],
                     entry["help"] + (" (also at train)" if entry["runtime"] else ""),
                 )
                 for entry in method["settings"]

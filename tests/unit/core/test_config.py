@@ -238,6 +238,24 @@ def test_a_synonym_has_the_values_that_it_had(
         parse(methods.get(method).config, said)
 
 
+@pytest.mark.parametrize(
+    ("said", "weights", "eps", "lr"),
+    [
+        ({}, "int8", 1.0, 1.0),
+        ({"weights": "int4"}, "int4", 0.5, 3e-3),
+        ({"perturbation_bits": "2"}, "int8", 0.5, 1.0),
+        # Adapters are INT8 whatever the frozen weights are.
+        ({"train": "lora"}, "int4", 1.0, 10.0),
+        ({"train": "lora", "weights": "int8", "lr": "3"}, "int8", 1.0, 3.0),
+    ],
+)
+def test_defaults_of_trained_integers_follow_their_grid(
+    said: dict[str, str], weights: str, eps: float, lr: float
+) -> None:
+    config = parse(methods.get("quzo").config, said)
+    assert (config.weights, config.eps, config.lr) == (weights, eps, lr)
+
+
 def test_a_synonym_is_compiled_in_too() -> None:
     with pytest.raises(ConfigError, match="Compile again with --set weight_bits=8"):
         parse(methods.get("quzo").config, {"weight_bits": "8"}, runtime_only=True)

@@ -13,9 +13,12 @@ ESTIMATORS = ("q-rge2", "q-rge1")
 _MOST_EPS = {2: 0.5, 4: 3.5, 8: 64.0}
 """By perturbation bits: half of the largest level, beyond which more than a twentieth of the perturbation is cut."""
 
-_EPS = {"int4": 0.5, "int8": 1.0}
-_LR = {"int4": 3e-3, "int8": 1.0}
-"""By weights: what SmolLM2-135M learned with (docs/quzo.md, "Measured: learning")."""
+_WEIGHTS = {"full": "int8", "lora": "int4"}
+"""By what is trained: as integers INT8 learns and INT4 hardly does, while frozen weights of 4 bits do."""
+
+_EPS = {"int4": 0.5, "int8": 1.0, "adapters": 1.0}
+_LR = {"int4": 3e-3, "int8": 1.0, "adapters": 10.0}
+"""By trained integers: what SmolLM2-135M learned with (docs/quzo.md, "Measured: learning")."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +34,9 @@ class QuzoConfig(LoraSettings):
         "full", choices=("full", "lora"), help="the linear weights, or quantized adapters"
     )
     weights: str = setting(
-        "int4", choices=("int8", "int4"), help="trained weights; weight_bits=8 or 4 says the same"
+        "",
+        choices=("int8", "int4"),
+        help="the model's (full: int8, lora: int4); weight_bits=8 or 4 says the same",
     )
     activation_bits: int = setting(
         32,
@@ -57,19 +62,24 @@ class QuzoConfig(LoraSettings):
     )
     queries: int = setting(4, at_least=1, help="random directions a step (q)")
     eps: float = setting(
-        None, above=0, help="perturbation scale, in steps of the weights' grid (int4: 0.5, int8: 1)"
+        None,
+        above=0,
+        help="perturbation scale, in grid steps of what is trained (int4: 0.5, int8 and adapters: 1)",
     )
     lr: float = setting(
         None,
         above=0,
         runtime=True,
-        help="learning rate, of weights in grid steps (int4: 3e-3, int8: 1)",
+        help="learning rate, of numbers in grid steps (int4: 3e-3, int8: 1, adapters: 10)",
     )
 
     def __post_init__(self) -> None:
-        eps = min(_EPS[self.weights], _MOST_EPS[self.perturbation_bits])
+        weights = self.weights or _WEIGHTS[self.train]
+        trained = weights if self.train == "full" else "adapters"
+        eps = min(_EPS[trained], _MOST_EPS[self.perturbation_bits])
+        object.__setattr__(self, "weights", weights)
         object.__setattr__(self, "eps", eps if self.eps is None else self.eps)
-        object.__setattr__(self, "lr", _LR[self.weights] if self.lr is None else self.lr)
+        object.__setattr__(self, "lr", _LR[trained] if self.lr is None else self.lr)
 
     @property
     def update_rule(self) -> str:
