@@ -139,7 +139,7 @@ COMPARISONS = {
     "quzo-int4": Comparison(arms=estimators("4", (1e-3, 3e-3, 1e-2), eps="0.5"), narrows=True),
     # Adapters of integers over a frozen model of INT4.
     "quzo-adapters": Comparison(
-        arms=(Arm("INT8 adapters", "quzo", {"train": "lora", "eps": "1"}, (3, 10, 30)),),
+        arms=(Arm("INT8 adapters", "quzo", {"train": "lora", "eps": "1"}, (100, 300, 1000)),),
         narrows=True,
     ),
     # 8 copies in one forward pass each: as many operations a step.
