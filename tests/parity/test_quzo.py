@@ -128,8 +128,9 @@ def exported(bundle: Path, state: Path | None, output: Path) -> dict[str, torch.
     [
         {"weights": "int4", "eps": 0.5, "lr": 1},
         {"weights": "int8", "eps": 3, "lr": 30},
+        {"weights": "int8", "train": "lora"},  # at their default rate
     ],
-    ids=["int4", "int8"],
+    ids=["int4", "int8", "adapters"],
 )
 def test_the_loss_falls_by_half_in_two_hundred_steps(
     compiler: Compiler, settings: dict[str, Any]

@@ -245,7 +245,7 @@ def test_a_synonym_has_the_values_that_it_had(
         ({"weights": "int4"}, "int4", 0.5, 3e-3),
         ({"perturbation_bits": "2"}, "int8", 0.5, 1.0),
         # Adapters are INT8 whatever the frozen weights are.
-        ({"train": "lora"}, "int4", 1.0, 10.0),
+        ({"train": "lora"}, "int4", 1.0, 1000.0),
         ({"train": "lora", "weights": "int8", "lr": "3"}, "int8", 1.0, 3.0),
     ],
 )

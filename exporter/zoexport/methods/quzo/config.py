@@ -17,7 +17,7 @@ _WEIGHTS = {"full": "int8", "lora": "int4"}
 """By what is trained: as integers INT8 learns and INT4 hardly does, while frozen weights of 4 bits do."""
 
 _EPS = {"int4": 0.5, "int8": 1.0, "adapters": 1.0}
-_LR = {"int4": 3e-3, "int8": 1.0, "adapters": 10.0}
+_LR = {"int4": 3e-3, "int8": 1.0, "adapters": 1000.0}
 """By trained integers: what SmolLM2-135M learned with (docs/quzo.md, "Measured: learning")."""
 
 
@@ -70,7 +70,7 @@ class QuzoConfig(LoraSettings):
         None,
         above=0,
         runtime=True,
-        help="learning rate, of numbers in grid steps (int4: 3e-3, int8: 1, adapters: 10)",
+        help="learning rate, of numbers in grid steps (int4: 3e-3, int8: 1, adapters: 1000)",
     )
 
     def __post_init__(self) -> None:
