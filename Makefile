@@ -100,6 +100,7 @@ report-learning: setup ## Train SensZOQ, P-RGE, QuZO and FZOO on sentences; rene
 	$(BIN)/python -m research.learning.measure senszoq docs/senszoq.md --mask build/smollm2.mask
 	$(BIN)/python -m research.learning.measure quzo-int8 docs/quzo.md
 	$(BIN)/python -m research.learning.measure quzo-int4 docs/quzo.md
+	$(BIN)/python -m research.learning.measure quzo-adapters docs/quzo.md
 	$(BIN)/python -m research.learning.measure fzoo docs/fzoo.md
 	$(BIN)/python -m research.learning.measure queries docs/learning.md
 	$(BIN)/python -m research.learning.measure split docs/learning.md
