@@ -173,7 +173,7 @@ def test_ranks_of_modules_are_counted(llama: Path) -> None:
 
 
 @pytest.mark.slow
-def test_few_labels_call_the_head_less_often(llama: Path) -> None:
+def test_the_head_multiplies_as_many_rows_as_there_are_labels(llama: Path) -> None:
     def planned(method: str, labels: int | None) -> int:
         settings = {"seq_len": "64", "batch": "8"}
         settings |= {} if method == "mebp" else {"split": "layers", "queries": "2"}
@@ -189,8 +189,9 @@ def test_few_labels_call_the_head_less_often(llama: Path) -> None:
 
     for method in ("mebp", "mezo", "prge"):
         every, most = planned(method, None), planned(method, 10_000)
-        one, few = planned(method, 1), planned(method, 8)
-        assert one == few < every == most
+        one, few, more = (planned(method, labels) for labels in (1, 8, 64))
+        assert 0 < (few - one) * 8 == more - few
+        assert more < every == most
 
 
 @pytest.mark.slow
