@@ -68,6 +68,12 @@ struct RoundedLayer {
   Tensor& out;
 };
 
+// Of the rounded rows, whatever number of layers reads them.
+float* rounded_rows_memory(size_t floats) {
+  static thread_local kernels::Scratch scratch;
+  return scratch.floats(floats);
+}
+
 template <size_t Count>
 void rounded_linears(KernelRuntimeContext& ctx, const Tensor& x, const RoundedLayer (&layers)[Count]) {
   std::array<kernels::RoundedLinear, Count> products;
@@ -88,8 +94,7 @@ void rounded_linears(KernelRuntimeContext& ctx, const Tensor& x, const RoundedLa
   if (used == 0) {
     return;
   }
-  static thread_local kernels::Scratch scratch;
-  float* memory = scratch.floats(kernels::rounded_floats(used, depth));
+  float* memory = rounded_rows_memory(kernels::rounded_floats(used, depth));
   ET_KERNEL_CHECK(ctx, memory != nullptr, MemoryAllocationFailed, );
   const kernels::RoundedRows rounded = kernels::rounded_in(memory, used, depth);
   for (kernels::RoundedLinear& product : products) {
