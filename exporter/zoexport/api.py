@@ -54,6 +54,7 @@ def compile(
     adapter: StrPath | None = None,
     allow_fallback: bool = False,
     force: bool = False,
+    verify: bool | None = None,
     progress: Progress | None = None,
     by_key: Mapping[str, Any] | None = None,
     **settings: Any,
@@ -73,6 +74,8 @@ def compile(
         adapter: the folder of PEFT's adapter that training starts from; rank, alpha and layers are its own.
         allow_fallback: accept matrix products that the target's accelerator does not take.
         force: replace a bundle that is already there.
+        verify: run every program and compare losses and gradients with PyTorch before the bundle is written; None: on
+            all targets but android-npu, which takes minutes.
         progress: called with the name of each phase, and how far it is where that is known.
         by_key: more settings, under the keys of ``--set``: ``{"lora.rank": 8}``.
         settings: of the method (``zoexport methods``), with ``_`` for a dot: ``seq_len=64, lora_rank=8``.
@@ -110,6 +113,7 @@ def compile(
             allow_fallback=allow_fallback,
             calibration=rows,
             adapter=None if adapter is None else Path(adapter),
+            verify=verify,
             progress=progress or _silent,
         )
     with trusts.required(()):  # what was made here is not signed yet

@@ -23,7 +23,7 @@ from zoexport.core.errors import ConfigError, LoweringError
 from zoexport.core.features import unmet
 from zoexport.core.files import atomic_folder
 from zoexport.core.mask import Mask, ranges
-from zoexport.core.memory import give_back, heap_left_out
+from zoexport.core.memory import give_back, heap_left_out, status
 from zoexport.core.recipes import StrPath, read_recipe
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.sizes import attention_heads
@@ -51,6 +51,10 @@ WEIGHTS = "weights.safetensors"
 _ADAPTER_FORMAT = "peft"
 _DEFAULT_METHODS = {"android-npu": "prge"}
 _PREFERRED = ("mebp", "prge")
+_SLOW_HERE = {"android-npu": "Qualcomm's emulation takes minutes for a step; --verify runs it"}
+"""Targets whose bundles are verified only if that is asked for, with the reason."""
+_LEAST_ROOM = 64.0
+"""MB that a verification may take, beyond what compiling took, for weights that it cannot read where they run."""
 _TOOLS = ("torch", "executorch", "transformers")
 
 
@@ -150,6 +154,7 @@ def compile_bundle(
     allow_fallback: bool = False,
     calibration: Path | None = None,
     adapter: Path | None = None,
+    verify: bool | None = None,
     progress: Progress,
 ) -> dict[str, Any]:
     """Compile a model into a bundle.
@@ -166,11 +171,13 @@ def compile_bundle(
         calibration: JSON Lines on whose rows activations are measured: their ranges, where a target quantizes them, or
             their directions.
         adapter: the folder of PEFT's adapter that training starts from; rank, alpha and layers are its own.
+        verify: whether every program is run and compared with the model before the bundle is written; None: on the
+            targets whose programs run quickly here.
         progress: called with the name of each phase.
 
     Returns:
         The keys of ``compile --json``: bundle, method, target, bytes, seconds, programs, delegates,
-        delegate_list, fallback_ops, fallback_reasons, notes.
+        delegate_list, fallback_ops, fallback_reasons, notes, verified.
 
     Raises:
         ZoExportError: one clear error; nothing is written.
@@ -202,12 +209,13 @@ def compile_bundle(
         if mask is not None:
             check_mask(mask, loaded)
         with heap_left_out():
-            content = _fill(
+            content, reader = _fill(
                 folder, planned, loaded, mask, allow_fallback, calibration, adapter, progress
             )
         files = [path for path in folder.rglob("*") if path.is_file()]
         progress("hashing the files", None)
         written = manifest.write(folder, content, files)
+        verified = _verified(folder, planned, loaded, reader, verify, progress)
     return {
         "bundle": str(bundle),
         "method": planned.method.name,
@@ -221,7 +229,35 @@ def compile_bundle(
         "fallback_ops": written["fallback_ops"],
         "fallback_reasons": written["fallback_reasons"],
         "notes": written["notes"],
+        "verified": verified,
     }
+
+
+def _verified(
+    folder: Path,
+    planned: Plan,
+    loaded: Any,
+    reader: RowReader,
+    verify: bool | None,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Verify a bundle; the keys of ``verified``: passed, loss, gradient and state (relative errors), reason.
+
+    ``passed`` is None of a bundle that was not run, and ``reason`` says why.
+    """
+    skipped = {"passed": None, "loss": None, "gradient": None, "state": None}
+    if verify is False:
+        return {**skipped, "reason": "--no-verify"}
+    if verify is None and planned.target.name in _SLOW_HERE:
+        return {**skipped, "reason": _SLOW_HERE[planned.target.name]}
+    from zoexport.parity import short
+
+    peak, now = (status(key) or 0.0 for key in ("VmHWM", "VmRSS"))
+    try:
+        found = short.prove(folder, loaded, reader, max(peak - now, _LEAST_ROOM), progress)
+    except short.NotHereError as error:
+        return {**skipped, "reason": f"this machine lacks {error}"}
+    return {"passed": True, **dataclasses.asdict(found)}
 
 
 def training_graph(
@@ -346,7 +382,8 @@ def _fill(
     calibration: Path | None,
     adapter: Path | None,
     progress: Progress,
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], RowReader]:
+    """Write a bundle's files but the manifest; return its content, and what reads the frozen weights."""
     from safetensors.torch import save_file
 
     from zoexport import adapters
@@ -401,7 +438,7 @@ def _fill(
     settings = as_dict(planned.config)
     adapters.write_peft_config(folder, graph.slots, planned.config, loaded)
     heads = attention_heads(loaded.config)
-    return {
+    content = {
         **_description(planned, lowered, graph, settings),
         "required_ops": sorted({*lowered.required_ops, *generating.required_ops}),
         **({"weights": {"file": WEIGHTS}} if names else {}),
@@ -420,6 +457,7 @@ def _fill(
         "generate": generating.entry,
         **text_entry(loaded),
     }
+    return content, graph.source or loaded.weights
 
 
 def _write_weights(

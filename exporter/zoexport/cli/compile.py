@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -38,6 +39,12 @@ from zoexport.cli.progress import COMPILE, Phases
     type=options.PATH,
     help="Start from this adapter of PEFT's; its rank, alpha and layers count.",
 )
+@click.option(
+    "--verify/--no-verify",
+    default=None,
+    help="Run every program and compare losses and gradients with PyTorch before the bundle is written. "
+    "Default: on, except for android-npu.",
+)
 @options.common
 def compile_verb(
     model: str,
@@ -50,6 +57,7 @@ def compile_verb(
     allow_fallback: bool,
     calibration: Path | None,
     adapter: Path | None,
+    verify: bool | None,
     as_json: bool,
 ) -> None:
     """Compile MODEL into a bundle.
@@ -78,6 +86,7 @@ def compile_verb(
             allow_fallback=allow_fallback,
             calibration=calibration,
             adapter=adapter,
+            verify=verify,
             progress=phases,
         )
     assert bundle.compiled is not None
@@ -89,8 +98,18 @@ def compile_verb(
         ("programs", ", ".join(result["programs"])),
         ("delegates", result["delegates"]),
         ("outside delegates", ", ".join(f"{name} {n} ops" for name, n in fallback.items())),
+        ("verified", _verified(result["verified"])),
         ("time", f"{result['seconds']:.1f} s"),
     ]
     lines = [f"Compiled for {result['target']} with {result['method']}.", *table(rows)]
     lines += [f"Note: {note}." for note in result["notes"]]
     emit(result, lines, as_json=as_json)
+
+
+def _verified(found: dict[str, Any]) -> str:
+    if found["passed"] is None:
+        return f"not verified here: {found['reason']}"
+    errors = [(key, found[key]) for key in ("loss", "gradient", "state") if found[key] is not None]
+    if not errors:
+        return f"every program ran; not compared: {found['reason']}"
+    return "relative errors: " + ", ".join(f"{key} {error:.0e}" for key, error in errors)

@@ -118,8 +118,14 @@ def dequantize_int4(
     """
     size = _check_packed(codes, scales, group_size)
     rows, half = codes.shape
-    values = unpack_int4(codes).to(torch.float32).reshape(rows, -1, size)
-    return (values * scales.to(torch.float32).unsqueeze(-1)).reshape(rows, 2 * half)
+    groups = codes.reshape(-1, size // 2)
+    factors = scales.to(torch.float32).reshape(-1, 1)
+    values = torch.empty(len(groups), size)
+    chunk = max(1, CHUNK // size)
+    for begin in range(0, len(groups), chunk):
+        part = values[begin : begin + chunk]
+        part.copy_(unpack_int4(groups[begin : begin + chunk])).mul_(factors[begin : begin + chunk])
+    return values.reshape(rows, 2 * half)
 
 
 def pack_int4(values: torch.Tensor) -> torch.Tensor:
@@ -130,8 +136,9 @@ def pack_int4(values: torch.Tensor) -> torch.Tensor:
 
 def unpack_int4(codes: torch.Tensor) -> torch.Tensor:
     """The int8 values of packed codes: (..., K/2) -> (..., K)."""
-    nibbles = torch.stack([codes & 15, codes >> 4], dim=-1)
-    return nibbles.flatten(-2).to(torch.int8) - 8
+    both = codes.to(torch.int16)
+    nibbles = (both | (both << 4)) & 0x0F0F  # the even element in the first byte
+    return nibbles.view(torch.int8) - 8
 
 
 def quantize_int8(

@@ -7,6 +7,7 @@ except the noise, which is a specification of its own (``core.rng``).
 from __future__ import annotations
 
 import abc
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -71,6 +72,25 @@ class ZerothOrderReference(abc.ABC):
             for query in range(self.config.queries)
         ]
         return losses, gradients
+
+    def first_losses(self, batch: Sequence[Any], count: int) -> list[float]:
+        """The first ``count`` losses of :meth:`differences`, without the others."""
+        found: list[float] = []
+        loss = self.loss
+
+        def counted(batch: Sequence[Any], values: Mapping[str, Tensor]) -> float:
+            found.append(loss(batch, values))
+            if len(found) == count:
+                raise _EnoughError
+            return found[-1]
+
+        vars(self)["loss"] = counted
+        try:
+            with contextlib.suppress(_EnoughError):
+                self.differences(batch)
+        finally:
+            del vars(self)["loss"]
+        return found
 
     def perturbed(self, query: int, sign: float) -> dict[str, Tensor]:
         """Every master moved along one direction: w + sign * eps * z."""
@@ -140,6 +160,10 @@ class ZerothOrderReference(abc.ABC):
             return [self.adapted.scores(example, added) for example in batch]
         finally:
             self.masters = masters
+
+
+class _EnoughError(Exception):
+    """Ends :meth:`ZerothOrderReference.differences` early."""
 
 
 class AdaptersOrWeightsReference(ZerothOrderReference):

@@ -206,24 +206,40 @@ def load_reference(
     Raises:
         ModelError: the model is not the one that the bundle was compiled from.
     """
-    from safetensors.torch import load_file
-
     from zoexport import models
-    from zoexport.build import INITIAL_STATE
-    from zoexport.calibration import formats_in, round_inputs
     from zoexport.parity.quantized import quantize_model
 
     progress("loading the original model", None)
     loaded = models.load_original(manifest, model)
-    config = config_of(manifest)
-    beside = kind_of(config).for_reference(loaded.model, bundle, manifest)
+    beside = kind_of(config_of(manifest)).for_reference(loaded.model, bundle, manifest)
     quantize_model(loaded.model, manifest["settings"], manifest["rotated_weights"])
-    round_inputs(loaded.model, formats_in(bundle, manifest))
+    return make_reference(loaded.model, manifest, bundle, beside)
+
+
+def make_reference(
+    model: Any,
+    manifest: dict[str, Any],
+    bundle: Path,
+    beside: Mapping[str, Any],
+    **changes: Any,
+) -> Any:
+    """The method's reference on a model that computes as the bundle does.
+
+    Args:
+        model: quantized as the bundle is. beside: of the kind of training, what it needs beside the slots.
+        changes: settings in place of the bundle's.
+    """
+    from safetensors.torch import load_file
+
+    from zoexport.build import INITIAL_STATE
+    from zoexport.calibration import formats_in, round_inputs
+
+    round_inputs(model, formats_in(bundle, manifest))
     initial = load_file(str(bundle / INITIAL_STATE))
     # The file sorts its names; the noise numbers the slots in the manifest's order.
     slots = {slot["name"]: initial[slot["name"]] for slot in manifest["state"]}
-    method = methods.get(manifest["method"])
-    return method.reference(loaded.model, config, {**slots, **beside})
+    config = dataclasses.replace(config_of(manifest), **changes)
+    return methods.get(manifest["method"]).reference(model, config, {**slots, **beside})
 
 
 def _in_arrays(step: dict[str, Any]) -> dict[str, Any]:

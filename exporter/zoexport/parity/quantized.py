@@ -35,16 +35,25 @@ def quantize_model(model: Any, settings: dict[str, Any], rotated: Collection[str
     if rounds_channels(settings):
         round_channels(model, settings)
         return
-    table = model.get_input_embeddings()
-    weights = stored_weights(model, rotated)
-    for weight, turns in weights.values():
+    for weight, turns in stored_weights(model, rotated).values():
         weight.copy_(rounded(hadamard.rotate_rows(weight) if turns else weight, settings))
+    read_as_bundle(model, settings, rotated)
+
+
+def read_as_bundle(model: Any, settings: Mapping[str, Any], rotated: Collection[str] = ()) -> None:
+    """Make layers turn and round what they read as a bundle with these settings does; weights stay as they are.
+
+    Args:
+        model, settings, rotated: see :func:`quantize_model`.
+    """
+    table = model.get_input_embeddings()
+    named = model.named_parameters(remove_duplicate=False)
+    turned = {id(parameter) for name, parameter in named if name in rotated}
     if settings.get("compute") == "bf16":
         _multiply_bf16(model)
     round_ = rounding_over(settings["weights"]) if settings["activations"] == "int8" else _leave
     for layer in (*_linears(model), table):
-        _, turns = weights[layer.weight.data_ptr()]
-        turn = hadamard.rotate_rows if turns else _leave
+        turn = hadamard.rotate_rows if id(layer.weight) in turned else _leave
         if layer is table:
             layer.register_forward_hook(lambda _, __, rows, turn=turn: turn(rows))
         else:

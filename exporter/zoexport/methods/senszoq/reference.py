@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,14 +40,19 @@ class SenszoqReference(ZerothOrderReference):
 
     def added(self, values: Mapping[str, Tensor]) -> Added:
         """w_sparse x at every layer that has chosen weights (equation 20)."""
-        found = {}
         parts = values[self.values_name].split([len(places) for places in self.places.values()])
+        found = {}
         for (parameter, places), part in zip(self.places.items(), parts, strict=True):
-            sparse = torch.zeros_like(self.adapted.model.get_parameter(parameter))
-            sparse.view(-1)[places] = part
             module = parameter.removesuffix(".weight")
-            found[module] = lambda x, sparse=sparse: nn.functional.linear(x, sparse)
+            found[module] = functools.partial(self._product, module, places, part)
         return found
+
+    def _product(self, module: str, places: Tensor, values: Tensor, x: Tensor) -> Tensor:
+        """Make the matrix only while it is multiplied: all of them are as large as the model."""
+        layer: Any = self.adapted.model.get_submodule(module)
+        sparse = torch.zeros(layer.out_features, layer.in_features)
+        sparse.view(-1)[places] = values
+        return nn.functional.linear(x, sparse)
 
     def updated(self, name: str, gradients: Sequence[float], learning_rate: float) -> Tensor:
         """The values after a step, rounded to fp16."""

@@ -60,7 +60,9 @@ def for_reference(
     """``places.<parameter>``, int64 (k), where the model's weights become zero."""
     chosen = places_of(bundle, manifest)
     for name, places in chosen.items():
-        model.get_parameter(name).data.view(-1)[places] = 0
+        values = model.get_parameter(name).data.view(-1)
+        if values[places].any():  # zeros without memory stay so
+            values[places] = 0
     return {f"places.{name}": places for name, places in chosen.items()}
 
 

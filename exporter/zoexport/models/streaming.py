@@ -1,0 +1,126 @@
+"""Run a model whose weights stay in their files: linear layers and embeddings read the rows that they need.
+
+Everything else (norms, biases, convolutions) is read once; numbers without dimensions stay as they are. Memory is that
+of a few megabytes of weights and of what runs, also when gradients are computed: the backward pass reads weights again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zoexport.core.types import RowReader
+from zoexport.core.untouched import untouched_zeros
+
+_SMALL = 1 << 16
+"""Elements of a weight that is read once and kept."""
+_PIECE = 1 << 20
+"""Elements that are in memory at a time."""
+_Read = Callable[[int, int], Tensor]
+
+
+@contextlib.contextmanager
+def streaming(model: nn.Module, reader: RowReader) -> Iterator[None]:
+    """While inside, linear layers and embeddings of ``model`` read their weights when they run.
+
+    A layer computes in the dtype of its parameters, which may be changed inside (``model.double()`` copies small ones
+    only).
+
+    Args:
+        model: its parameters may be stand-ins without values; all of them are as before at the end.
+        reader: rows of parameters by their names in the model, float32.
+
+    Raises:
+        ModelError: a weight's file can no longer be read.
+    """
+    kept = {name: value.data for name, value in model.named_parameters()}
+    shapes = {id(value): tuple(value.shape) for value in model.parameters()}
+    handles: list[Any] = []
+    layers: list[Any] = []
+    streamed: set[int] = set()
+    for path, module in model.named_modules():
+        if type(module).forward is nn.Linear.forward or isinstance(module, nn.Embedding):
+            weight: Any = module.weight
+            if weight.numel() < _SMALL and id(weight) not in streamed:
+                continue
+            streamed.add(id(weight))
+            weight.data = torch.empty(0)
+            read = _rows_of(reader, f"{path}.weight" if path else "weight")
+            if isinstance(module, nn.Embedding):
+                shape = shapes[id(weight)]
+                before = _fill(read, shape)
+                handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+                handles.append(module.register_forward_hook(_empty, always_call=True))
+            else:
+                module.forward = _product(module, read, shapes[id(weight)])
+                layers.append(module)
+    for name, value in model.named_parameters():
+        if value.dim() and value.numel() and id(value) not in streamed:
+            value.data = reader.read_rows(name, 0, len(value)).to(value.dtype)
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        for layer in layers:
+            del layer.forward
+        for name, value in model.named_parameters():
+            value.data = kept[name]
+
+
+def _rows_of(reader: RowReader, name: str) -> _Read:
+    return lambda begin, end: reader.read_rows(name, begin, end)
+
+
+def _fill(read: _Read, shape: tuple[int, ...]) -> Callable[..., None]:
+    def before(module: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        values = untouched_zeros(shape, module.weight.dtype)
+        (places,) = inputs or named.values()
+        for row in places.unique().tolist():
+            values[row] = read(row, row + 1)[0]
+        module.weight.data = values
+
+    return before
+
+
+def _empty(module: Any, _: Any, __: Any) -> None:
+    module.weight.data = torch.empty(0, dtype=module.weight.dtype)
+
+
+def _product(layer: Any, read: _Read, shape: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
+    def forward(x: Tensor) -> Tensor:
+        product: Tensor = _Product.apply(x, read, shape)  # type: ignore[no-untyped-call]  # torch's own
+        return product if layer.bias is None else product + layer.bias
+
+    return forward
+
+
+class _Product(torch.autograd.Function):
+    """x W^T, and of its gradient dy the product dy W, with some rows of W in memory at a time."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, read: _Read, shape: tuple[int, ...]) -> Tensor:
+        ctx.read, ctx.shape = read, shape
+        parts = [x @ read(first, last).to(x.dtype).T for first, last in _pieces(shape)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
+        parts = (
+            dy[..., first:last] @ ctx.read(first, last).to(dy.dtype)
+            for first, last in _pieces(ctx.shape)
+        )
+        total = next(parts)
+        for part in parts:
+            total = total + part
+        return total, None, None
+
+
+def _pieces(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """Ranges of rows of about so many elements."""
+    step = max(1, _PIECE // shape[1])
+    return ((first, min(first + step, shape[0])) for first in range(0, shape[0], step))
