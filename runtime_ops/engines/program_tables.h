@@ -108,7 +108,7 @@ class TensorMemory {
   // What is wrong, if anything is; otherwise the instructions are looked at.
   std::string problem() {
     for (const FlatTable& one : plan_.tables(kOperators)) {
-      is_view_.push_back(one.text(0) == "executorch_prim::et_view");
+      operators_.push_back(one.text(0));
     }
     for (const FlatTable& chain : plan_.tables(kChains)) {
       for (const FlatTable& instruction : chain.tables(kInstructions)) {
@@ -161,6 +161,7 @@ class TensorMemory {
   void look_at(const FlatTable& instruction) {
     const auto kind = instruction.number<uint8_t>(kInstructionType);
     const auto call = instruction.table(kInstruction);
+    reader_.clear();
     if (!call) {
       return;
     }
@@ -177,6 +178,7 @@ class TensorMemory {
     if (kind != kKernelCall && kind != kDelegateCall) {
       return;
     }
+    reader_ = kind == kKernelCall ? operator_of(call->number<int32_t>(0)) : "a delegate";
     std::vector<int32_t> read = call->numbers(kArguments);
     const int32_t view = kind == kKernelCall ? view_of(*call, read) : -1;
     if (view >= 0) {
@@ -239,8 +241,11 @@ class TensorMemory {
   // The result of a view, which gets the memory of what is viewed; below 0 of other operators.
   int32_t view_of(const FlatTable& call, const std::vector<int32_t>& arguments) const {
     const auto number = call.number<int32_t>(0);
-    const bool known = number >= 0 && static_cast<size_t>(number) < is_view_.size();
-    return known && is_view_[static_cast<size_t>(number)] && arguments.size() >= 3 ? arguments[2] : -1;
+    return operator_of(number) == "executorch_prim::et_view" && arguments.size() >= 3 ? arguments[2] : -1;
+  }
+
+  std::string operator_of(int32_t number) const {
+    return number >= 0 && static_cast<size_t>(number) < operators_.size() ? operators_[static_cast<size_t>(number)] : "";
   }
 
   bool is_value(int32_t index) const { return index >= 0 && static_cast<size_t>(index) < values_.size(); }
@@ -269,7 +274,8 @@ class TensorMemory {
         }
       }
     } else if (!has_[place]) {
-      problem_ = "value " + std::to_string(index) + ", a tensor without memory";
+      problem_ = "value " + std::to_string(index) + ", a tensor without memory" +
+                 (reader_.empty() ? "" : ", which " + reader_ + " reads");
     }
   }
 
@@ -277,7 +283,8 @@ class TensorMemory {
   std::vector<FlatTable> values_;
   std::vector<bool> has_;
   std::vector<std::optional<Place>> planned_;  // of those that the plan places, and of their views
-  std::vector<bool> is_view_;                  // by operator
+  std::vector<std::string> operators_;
+  std::string reader_;  // the operator of the instruction that is looked at; empty: none
   std::string problem_;
 };
 
@@ -290,7 +297,7 @@ inline std::string program_problem(const uint8_t* program) {
   for (const FlatTable& plan : FlatTable::root(program).tables(kPlans)) {
     const std::string problem = TensorMemory(plan).problem();
     if (!problem.empty()) {
-      return problem;
+      return "in method " + plan.text(0) + " " + problem;
     }
   }
   return {};

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.support.compiled import Compiler
@@ -16,6 +18,7 @@ SETTINGS = {"batch": 2}
 WEIGHTS = {"quzo": "int4"}
 WITHOUT_A_RUNTIME = ("android-gpu", "executorch")
 """A target and its engine: ExecuTorch's Python package has no Vulkan runtime."""
+VERIFIED_HERE = ("host", "ios-mlx")
 QUICK = ("ios-mlx", "android-gpu")
 """Targets of which each method's first form is in the first tier, beside all that host runs and what is refused."""
 QUICK_CELL = ("prge", {"split": "layers"})
@@ -54,7 +57,13 @@ def test_a_cell_runs_or_is_refused(
         with pytest.raises(ConfigError, match=f"target {target} has no"):
             compiler.bundle("llama_tied", method, target, **given)
         return
-    bundle = compiler.bundle("llama_tied", method, target, **given)
+    compiled = compiler.result("llama_tied", method, target, verify=None, **given)
+    bundle = Path(compiled["bundle"])
+    if target in VERIFIED_HERE:
+        assert compiled["verified"]["passed"] is True
+        assert compiled["verified"]["loss"] is not None
+    if target in ("android-npu", "ios-coreml"):
+        assert compiled["verified"]["passed"] is None
     if (target, settings.get("engine")) != WITHOUT_A_RUNTIME:
         report = parity(bundle, steps=1, progress=lambda *_: None)
         assert report["passed"] is True

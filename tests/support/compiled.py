@@ -56,9 +56,18 @@ class Compiler:
 
 
 def compile_tiny(
-    model: Path, output: Path, method: str = "prge", target: str = "host", **settings: Any
+    model: Path,
+    output: Path,
+    method: str = "prge",
+    target: str = "host",
+    *,
+    verify: bool | None = False,
+    **settings: Any,
 ) -> dict[str, Any]:
-    """Compile a tiny model for a short sequence; settings with ``__`` for a dot."""
+    """Compile a tiny model for a short sequence; settings with ``__`` for a dot.
+
+    ``tests/parity/test_matrix.py`` verifies a bundle of every method, so that the others need not be.
+    """
     values: dict[str, Any] = {"seq_len": SEQ, "batch": 3, "weights": "fp32", "generate": "off"}
     values |= {"lora.rank": 4} if "lora.rank" in fields(methods.get(method).config) else {}
     values |= {key.replace("__", "."): value for key, value in settings.items()}
@@ -70,5 +79,6 @@ def compile_tiny(
         settings={name: str(value) for name, value in values.items()},
         recipe=None,
         force=False,
+        verify=verify,
         progress=lambda *_: None,
     )

@@ -169,7 +169,7 @@ class _Proof:
             error = state_error({name: tensors[f"gradient.{name}"]}, expected)
             if not error <= most:
                 self._refuse(
-                    _backward_of(self.manifest, name),
+                    self._programs(self._backward(self.config.keep_mb), slot=name),
                     f"a gradient of {name} that is {error:.1e} of its size off",
                     f"at most {most:.0e}",
                 )
@@ -194,7 +194,9 @@ class _Proof:
         most = self.bounds[tolerances.STATE]
         if not state <= most:
             self._refuse(
-                self._forward(), f"an update that is {state:.1e} off", f"at most {most:.0e}"
+                self._programs("forward", "saving"),
+                f"an update that is {state:.1e} off",
+                f"at most {most:.0e}",
             )
         theirs = reference.first_losses(self.second, 2)
         loss = self._losses(ours["losses"][1][:2], theirs)
@@ -208,7 +210,7 @@ class _Proof:
             error = abs(found - expected) / max(abs(expected), 1e-12)
             if not error <= most:
                 self._refuse(
-                    self._forward(),
+                    self._programs("forward", "saving"),
                     f"a loss of {found:.6f} where PyTorch computes {expected:.6f}",
                     f"a difference of at most {most:.0e} of it",
                 )
@@ -218,19 +220,19 @@ class _Proof:
     def _longer(self, ours: dict[str, Any]) -> None:
         """Rows that continue the first one have its loss, and gradients as large; those of an encoder, finite ones."""
         causal = "bidirectional" not in self.manifest
-        (loss, size), *others = ours["longer"]
-        repeated = self.longer * max(1, len(_rooms(self.manifest)))
-        for (found, gradient), rows in zip(others, repeated[1:], strict=True):
+        (loss, size), *_ = ours["longer"]
+        runs = [(rows, room) for room in _rooms(self.manifest) or [0] for rows in self.longer]
+        for (found, gradient), (rows, room) in zip(ours["longer"], runs, strict=True):
             length = len(rows[0].candidates[0].tokens)
-            for mine, expected, key in (
-                (found, loss, tolerances.LOSS),
-                (gradient, size, tolerances.GRADIENT),
+            for mine, expected, key, each in (
+                (found, loss, tolerances.LOSS, ("forward", "saving")),
+                (gradient, size, tolerances.GRADIENT, (self._backward(room),) if size else ()),
             ):
                 # Each is within the bound of what is right.
                 near = abs(mine - expected) <= 2 * self.bounds[key] * abs(expected)
                 if not (near if causal else np.isfinite(mine)):
                     self._refuse(
-                        self._forward(length),
+                        self._programs(*each, length=length),
                         f"{key} {mine:.6f} on a row of {length} tokens, {expected:.6f} on the first of them alone",
                         "the same, as what follows the last label does not count",
                     )
@@ -264,17 +266,23 @@ class _Proof:
             fix=_FIX,
         )
 
-    def _forward(self, length: int | None = None) -> list[str]:
-        """The names of the programs that evaluate rows of a length (the first one's)."""
+    def _programs(self, *passes: str, length: int | None = None, slot: str = "") -> list[str]:
+        """The names of the programs for rows of a length (the first one's), of the stages that bind a slot, or all."""
         if self.whole:
             return [program["name"] for program in self.manifest["programs"]]
         length = length or self.manifest["lengths"][0]
-        families = {stage["forward"] for stage in self.manifest["stages"]}
+        stages = self.manifest["stages"]
+        bound = [stage for stage in stages if not slot or slot in stage["bind"].values()]
+        families = {stage.get(each) for stage in bound for each in passes}
         return [
             program["name"]
             for program in self.manifest["programs"]
-            if program["family"] in families and program.get("length") in (None, length)
+            if program.get("family") in families and program.get("length") in (None, length)
         ]
+
+    def _backward(self, keep_mb: int) -> str:
+        saves = any("saving" in stage for stage in self.manifest["stages"])
+        return "from_saved" if saves and keep_mb else "backward"
 
     @contextlib.contextmanager
     def _session(self) -> Iterator[_Answer]:
@@ -478,11 +486,6 @@ def _last_slots(manifest: Mapping[str, Any]) -> list[str]:
         if not families:
             break
     return found
-
-
-def _backward_of(manifest: Mapping[str, Any], slot: str) -> list[str]:
-    stages = [stage for stage in manifest["stages"] if slot in stage["bind"].values()]
-    return [f"{stage['backward']} of stage {stage['name']}" for stage in stages]
 
 
 def _second_matrices(manifest: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -41,7 +41,8 @@ class ZoexportExportCommand(BaseOptimumCLICommand):
         for option in _options():
             help_text = (option.help or "").replace("%", "%%")
             if option.is_flag:
-                parser.add_argument(*option.opts, action="store_true", help=help_text)
+                for names in filter(None, (option.opts, option.secondary_opts)):
+                    parser.add_argument(*names, action="store_true", help=help_text)
             else:
                 parser.add_argument(
                     *option.opts,
@@ -65,7 +66,8 @@ class ZoexportExportCommand(BaseOptimumCLICommand):
             name = option.opts[-1]
             value = given[name.lstrip("-").replace("-", "_")]
             if option.is_flag:
-                yield from [name] if value else []
+                names = (name, *option.secondary_opts)
+                yield from (one for one in names if given[one.lstrip("-").replace("-", "_")])
             elif value is not None:
                 yield from (f"{name}={word}" for word in (value if option.multiple else [value]))
         yield from ("--", given["model"])
