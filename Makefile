@@ -42,13 +42,19 @@ define checkout
 	@rm -f $(VENV)/lib/python3*/site-packages/_editable_skbc_zoexport.py
 endef
 PARALLEL := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS)
+# Vulkan's compiler and header in the folders that CMake searches. The stamps of configuration contain this list.
+split = $(subst :, ,$(1))
+PREFIXES := $(call split,$(CMAKE_PREFIX_PATH)) /usr/local /usr /opt/homebrew
+FOUND := $(sort $(realpath $(addsuffix /include/vulkan/vulkan.h,$(PREFIXES)) \
+  $(foreach folder,$(call split,$(PATH)) $(addsuffix /bin,$(PREFIXES)),$(folder)/glslangValidator $(folder)/glslang)))
+SEARCH_AGAIN := -U GLSLANG_VALIDATOR -U VULKAN_INCLUDE
 SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev/null) $(wildcard CMakeLists.txt)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup programs site demo bench bench-mebp bench-models bench-curves bench-generate bench-mlx bench-packing report-convergence report-masks report-learning \
   wheel wheel-aarch64 sdist lock sbom report-activations report-rounded-inputs report-directions report-quzo report-federated test test-all test-python test-rest test-sweep sweep test-unit \
-  test-aarch64 test-sanitized test-sanitized-session fuzz test-federation test-cpp test-kotlin test-swift lint check format clean
+  test-aarch64 test-sanitized test-sanitized-session fuzz test-federation test-cpp test-kotlin test-swift lint check format clean tools-changed
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -265,12 +271,19 @@ build/glibc-%/.written: $(VENV)/.release cmake/old_glibc.py
 	$(BIN)/python cmake/old_glibc.py $(@D) $* $(subst _,.,$(MANYLINUX:manylinux_%=%))
 	@touch $@
 
+ifneq ($(FOUND),$(shell cat build/.configured 2>/dev/null))
+build/.configured: tools-changed
+endif
+ifneq ($(FOUND),$(shell cat $(AARCH64)/.configured 2>/dev/null))
+$(AARCH64)/.configured: tools-changed
+endif
+
 build/.configured: $(VENV)/.packages CMakeLists.txt
-	$(BIN)/cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_EXPORT_COMPILE_COMMANDS=ON \
+	$(BIN)/cmake -S . -B build -G Ninja $(SEARCH_AGAIN) -DCMAKE_BUILD_TYPE=Release -DCMAKE_EXPORT_COMPILE_COMMANDS=ON \
 	  -DCMAKE_MAKE_PROGRAM="$(abspath $(BIN)/ninja)" \
 	  -DPython3_EXECUTABLE="$(abspath $(BIN)/python)" \
 	  -DCMAKE_INSTALL_PREFIX="$(abspath $(NATIVE))"
-	@touch $@
+	@echo "$(FOUND)" >$@
 
 build/.installed: build/.configured $(SOURCES)
 	$(BIN)/cmake --build build --parallel $(JOBS) --target runtime
@@ -295,12 +308,12 @@ $(AARCH64)/.executorch: $(VENV)/.packages cmake/executorch.txt
 	@touch $@
 
 $(AARCH64)/.configured: $(AARCH64)/.executorch CMakeLists.txt cmake/aarch64-linux-gnu.cmake
-	$(BIN)/cmake -S . -B $(AARCH64)/native -G Ninja -DCMAKE_BUILD_TYPE=Release \
+	$(BIN)/cmake -S . -B $(AARCH64)/native -G Ninja $(SEARCH_AGAIN) -DCMAKE_BUILD_TYPE=Release \
 	  -DCMAKE_TOOLCHAIN_FILE="$(abspath cmake/aarch64-linux-gnu.cmake)" \
 	  -DCMAKE_MAKE_PROGRAM="$(abspath $(BIN)/ninja)" \
 	  -DPython3_EXECUTABLE="$(abspath $(BIN)/python)" \
 	  -DEXECUTORCH_PREFIX="$(abspath $(AARCH64)/package/executorch)"
-	@touch $@
+	@echo "$(FOUND)" >$@
 
 $(AARCH64)/.built: $(AARCH64)/.configured $(SOURCES)
 	$(BIN)/cmake --build $(AARCH64)/native --parallel $(JOBS)
