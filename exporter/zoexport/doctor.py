@@ -19,12 +19,17 @@ from typing import Any
 from zoexport import __version__
 from zoexport.core.native import FIX
 from zoexport.core.resources import in_checkout
+from zoexport.core.types import Problem
 from zoexport.fetch import cache_dir
 
 _LOW_DISK_BYTES = 5e9
 _AGAIN = "Install zoexport again."
 _EXTRA = re.compile(r"zoexport\[([\w-]+)\]")
-"""Of an advice to install an extra."""
+"""The extra that a fix installs."""
+_DEBIAN = re.compile(r"\(on Debian: ([^)]+)\)")
+"""The system packages that a fix installs."""
+_REBUILD = "build zoexport again"
+"""Part of a fix that needs the native library to be built again."""
 #: Packages by what needs them; the optional ones name their extra.
 _PACKAGES = {
     "torch": "",
@@ -44,6 +49,20 @@ _PACKAGES = {
     "tensorboard": "report",
     "trackio": "report",
 }
+# Libraries may print when they are loaded; the answer is the last line.
+_PROBE = """
+import importlib, json, sys
+from zoexport.core.errors import ZoExportError
+module, function = sys.argv[1:]
+try:
+    answer = {"result": getattr(importlib.import_module(module), function)()}
+except ZoExportError as error:
+    answer = {"reason": f"{error.found}; expected {error.expected}", "fix": error.fix}
+except Exception as error:
+    answer = {"reason": str(error) or type(error).__name__}
+print()
+print(json.dumps(answer))
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,13 +77,16 @@ class Check:
 
 def examine() -> dict[str, Any]:
     """Look at everything; ``ok`` is whether compiling and training can work."""
+    native = _native()
+    # Vulkan's devices are listed by the session library, so that without it there is one problem.
+    devices = _vulkan() if native.status == "ok" else ()
     checks = [
         Check("zoexport", "ok", __version__),
         _python(),
         *_packages(),
-        _native(),
+        native,
         _qnn(),
-        *_vulkan(),
+        *devices,
         *_targets(),
         *_places(),
     ]
@@ -83,11 +105,19 @@ def _command(checks: list[Check]) -> str | None:
         # Of the file: no registry has the package.
         wheel = f"zoexport-{__version__}-*.whl"
         return f"{shlex.quote(sys.executable)} -m pip install --force-reinstall {wheel}"
-    wrong = [check.fix for check in checks if check.status != "ok"]
-    extras = sorted({name for fix in wrong for name in _EXTRA.findall(fix)})
-    if not extras:
-        return None
-    return f"{shlex.quote(sys.executable)} -m pip install 'zoexport[{','.join(extras)}]'"
+    fixes = " ".join(check.fix for check in checks if check.status != "ok")
+    commands = []
+    packages = sorted({name for names in _DEBIAN.findall(fixes) for name in names.split(", ")})
+    if packages and shutil.which("apt-get"):
+        commands.append(" ".join(["apt-get install", *packages]))
+        if _REBUILD in fixes and in_checkout():
+            commands.append("make setup")
+    extras = sorted(set(_EXTRA.findall(fixes)))
+    if extras:
+        commands.append(
+            f"{shlex.quote(sys.executable)} -m pip install 'zoexport[{','.join(extras)}]'"
+        )
+    return " && ".join(commands) or None
 
 
 def _python() -> Check:
@@ -107,33 +137,36 @@ def _packages() -> Iterator[Check]:
 
 
 def _native() -> Check:
-    """Load the session's library in another process, where a crash would be seen and survived."""
     name = "session library"
-    probe = "from zoexport.session import abi_version; print(abi_version())"
-    answer = _ask(probe)
-    if answer.returncode == 0:
-        return Check(name, "ok", f"loads, ABI version {answer.stdout.strip()}")
-    return Check(name, "missing", _last_line(answer), FIX)
+    version = _ask("zoexport.session", "abi_version")
+    if isinstance(version, Problem):
+        return Check(name, "missing", version.reason, FIX)
+    return Check(name, "ok", f"loads, ABI version {version}")
 
 
-def _ask(probe: str) -> subprocess.CompletedProcess[str]:
-    """Run a line of Python in another process."""
-    return subprocess.run(
-        [sys.executable, "-c", probe],
+def _ask(module: str, function: str) -> Any:
+    """Call a function without arguments in another process, so that a crash of a library is survived.
+
+    Returns:
+        The result, or a Problem if the call failed.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", _PROBE, module, function],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
-
-
-def _last_line(answer: subprocess.CompletedProcess[str]) -> str:
-    lines = answer.stderr.strip().splitlines() or [f"ended with status {answer.returncode}"]
-    return lines[-1]
+    if done.returncode != 0:
+        reason = f"{function} ended the process with status {done.returncode}"
+        return Problem(module, reason, _AGAIN)
+    answer = json.loads(done.stdout.splitlines()[-1])
+    if "reason" in answer:
+        return Problem(module, answer["reason"], answer.get("fix", _AGAIN))
+    return answer["result"]
 
 
 def _qnn() -> Check:
-    """Qualcomm's libraries and their version, which they say themselves: in another process, as above."""
-    from zoexport.core.types import Problem
+    """Find Qualcomm's libraries and ask them for their version."""
     from zoexport.targets.qnn import library as qnn_library
 
     name = "Qualcomm QNN"
@@ -141,25 +174,19 @@ def _qnn() -> Check:
     if isinstance(library, Problem):
         return Check(name, "optional", library.reason, library.fix)
     how = "through zoexport's proxy" if library.proxy else "as they are"
-    probe = "from zoexport.targets.qnn import library; print(library.build_id())"
-    answer = _ask(probe)
-    if answer.returncode == 0:
-        build = answer.stdout.strip().splitlines()[-1]
-        return Check(name, "ok", f"{build}, libraries of {library.source}, used {how}")
-    return Check(name, "optional", _last_line(answer), f"Install {library.source} again.")
+    build = _ask(qnn_library.__name__, "build_id")
+    if isinstance(build, Problem):
+        return Check(name, "optional", build.reason, build.fix)
+    return Check(name, "ok", f"{build}, libraries of {library.source}, used {how}")
 
 
 def _vulkan() -> Iterator[Check]:
-    """The devices of Vulkan, whose drivers are loaded in another process, as above."""
+    """List the Vulkan devices."""
     name = "Vulkan"
-    answer = _ask(
-        "import json; from zoexport.session import vulkan_devices as v; print(json.dumps(v()))"
-    )
-    if answer.returncode != 0:
-        fix = "Install the GPU's driver (Debian: mesa-vulkan-drivers); android-gpu needs one to run here."
-        yield Check(name, "optional", _last_line(answer), fix)
+    devices = _ask("zoexport.session", "vulkan_devices")
+    if isinstance(devices, Problem):
+        yield Check(name, "optional", devices.reason, devices.fix)
         return
-    devices = json.loads(answer.stdout.splitlines()[-1])
     for number, device in enumerate(devices):
         found = f"{device['name']} ({device['kind']}), Vulkan {device['version']}"
         if device["problem"]:
@@ -168,7 +195,8 @@ def _vulkan() -> Iterator[Check]:
             lacks = f", without {device['lacks']}" if device["lacks"] else ""
             yield Check(f"{name} device {number}", "ok", found + lacks)
     if not devices:
-        yield Check(name, "optional", "a library, and no device", "Install the GPU's driver.")
+        fix = "Install the GPU's driver (on Debian: mesa-vulkan-drivers)."
+        yield Check(name, "optional", "a library, and no device", fix)
 
 
 def _targets() -> Iterator[Check]:

@@ -205,9 +205,11 @@ def doctor(fix: bool, as_json: bool) -> int:
         return 0 if result["ok"] else 1
     rows = [(check["status"], check["name"], check["found"]) for check in result["checks"]]
     lines = table(rows, indent="")
-    lines += [
-        f"{check['name']}: {check['fix']}" for check in result["checks"] if check["status"] != "ok"
-    ]
+    fixes: dict[str, list[str]] = {}
+    for check in result["checks"]:
+        if check["status"] != "ok" and check["fix"]:
+            fixes.setdefault(check["fix"], []).append(check["name"])
+    lines += [f"{', '.join(names)}: {fix}" for fix, names in fixes.items()]
     emit(result, lines, as_json=as_json)
     return 0 if result["ok"] else 1
 

@@ -43,7 +43,7 @@ def needs_executorch(target: str, delegate: str = "") -> list[Problem]:
                 Problem(
                     f"target {target}",
                     f"the package {module} is not installed",
-                    "Install zoexport again, or pip install executorch==1.5.1.",
+                    "Install zoexport again.",
                 )
             ]
     return []

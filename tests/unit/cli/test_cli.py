@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from tests.support.bundles import write_bundle
-from zoexport import __version__
+from zoexport import __version__, doctor
 from zoexport.cli.main import cli, run
 from zoexport.core.errors import BundleError
+from zoexport.core.types import Problem
 
 HEAVY = ("torch", "executorch", "transformers", "coremltools", "mlx", "flwr")
 VERBS = [
@@ -358,6 +359,41 @@ def test_doctor_says_how_to_get_what_is_missing(
     (check,) = [entry for entry in found["checks"] if entry["status"] == "missing"]
     assert check["name"] == "session library"
     assert "make setup" in check["fix"]
+    assert not any(entry["name"].startswith("Vulkan") for entry in found["checks"])
+    assert run(["doctor"]) == 1
+    lines = capfd.readouterr().out.splitlines()
+    assert len([line for line in lines if "make setup" in line]) == 1
+    assert lines[-1].startswith("session library, ")
+
+
+def test_doctor_names_the_packages_for_vulkan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ZOEXPORT_VULKAN_LIBRARY", str(tmp_path / "libvulkan.so"))
+    monkeypatch.setattr("zoexport.doctor.shutil.which", lambda name: f"/usr/bin/{name}")
+    found = result(capfd, ["doctor"])
+    (check,) = [entry for entry in found["checks"] if entry["name"] == "Vulkan"]
+    assert check["status"] == "optional"
+    assert "Error" not in check["found"] and check["fix"] not in check["found"]
+    assert found["command"] == "apt-get install mesa-vulkan-drivers"
+    assert run(["doctor", "--fix"]) == 0
+    assert capfd.readouterr().out.strip() == found["command"]
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("import os; os._exit(9)", "function ended the process with status 9"),
+        ("raise RuntimeError('no such symbol')", "no such symbol"),
+    ],
+)
+def test_doctor_survives_a_library_that_ends_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, message: str
+) -> None:
+    (tmp_path / "added.py").write_text(code + "\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    problem = doctor._ask("added", "function")
+    assert isinstance(problem, Problem) and problem.reason == message
 
 
 def test_signal_handlers_are_restored() -> None:

@@ -120,7 +120,7 @@ def load() -> QnnLibrary:
                 str(path),
                 found=str(error),
                 expected="a library that can be loaded",
-                fix="Install what it names; on Debian and Ubuntu: apt-get install libatomic1",
+                fix="Install the library that it names (on Debian: libatomic1).",
             ) from error
     return library
 
