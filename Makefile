@@ -52,7 +52,7 @@ SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup programs site demo bench bench-mebp bench-models bench-curves bench-generate bench-mlx bench-packing report-convergence report-masks report-learning \
+.PHONY: help setup programs device-runner site demo bench bench-mebp bench-models bench-curves bench-generate bench-mlx bench-packing report-convergence report-masks report-learning \
   wheel wheel-aarch64 sdist lock sbom report-activations report-rounded-inputs report-directions report-quzo report-federated test test-all test-python test-rest test-sweep sweep test-unit \
   test-aarch64 test-sanitized test-sanitized-session fuzz test-federation test-cpp test-kotlin test-swift lint check format clean tools-changed
 
@@ -162,6 +162,10 @@ test-unit: programs ## Run the quick Python tests only
 test-aarch64: programs $(AARCH64)/.built ## Build for 64-bit ARM and run that under qemu
 	$(BIN)/ctest --test-dir $(AARCH64)/native --output-on-failure --no-tests=error
 	$(BIN)/python -m pytest -m aarch64 tests/aarch64 $(PYTEST_ARGS)
+
+device-runner: $(AARCH64)/.configured ## Build the runner for phones with 64-bit ARM (needs g++-aarch64-linux-gnu)
+	$(BIN)/cmake --build $(AARCH64)/native --parallel $(JOBS) --target zoexport-runner
+	@echo "Ready: $(BIN)/zoexport device runner"
 
 test-sanitized: setup ## Run the C++ tests under sanitizers: KIND=address (and undefined behaviour), thread, or both
 	$(BIN)/python -m pytest tests/slow/test_sanitized_cpp.py $(if $(KIND),-k $(KIND)) $(PYTEST_ARGS)
@@ -308,6 +312,8 @@ $(AARCH64)/.executorch: $(VENV)/.packages cmake/executorch.txt
 	@touch $@
 
 $(AARCH64)/.configured: $(AARCH64)/.executorch CMakeLists.txt cmake/aarch64-linux-gnu.cmake
+	@command -v aarch64-linux-gnu-g++ >/dev/null || { echo "error: no C++ compiler for 64-bit ARM was found. \
+	On Debian and Ubuntu: apt-get install g++-aarch64-linux-gnu" >&2; exit 1; }
 	$(BIN)/cmake -S . -B $(AARCH64)/native -G Ninja $(SEARCH_AGAIN) -DCMAKE_BUILD_TYPE=Release \
 	  -DCMAKE_TOOLCHAIN_FILE="$(abspath cmake/aarch64-linux-gnu.cmake)" \
 	  -DCMAKE_MAKE_PROGRAM="$(abspath $(BIN)/ninja)" \

@@ -18,7 +18,7 @@ from typing import Any
 
 from zoexport import __version__
 from zoexport.core.native import FIX
-from zoexport.core.resources import in_checkout
+from zoexport.core.resources import checkout
 from zoexport.core.types import Problem
 from zoexport.fetch import cache_dir
 
@@ -100,7 +100,7 @@ def examine() -> dict[str, Any]:
 def _command(checks: list[Check]) -> str | None:
     """The one command that gets what training needs; where all of that is there, what else there is to install."""
     if any(check.fix in (FIX, _AGAIN) for check in checks):
-        if in_checkout():
+        if checkout():
             return "make setup"
         # Of the file: no registry has the package.
         wheel = f"zoexport-{__version__}-*.whl"
@@ -110,7 +110,7 @@ def _command(checks: list[Check]) -> str | None:
     packages = sorted({name for names in _DEBIAN.findall(fixes) for name in names.split(", ")})
     if packages and shutil.which("apt-get"):
         commands.append(" ".join(["apt-get install", *packages]))
-        if _REBUILD in fixes and in_checkout():
+        if _REBUILD in fixes and checkout():
             commands.append("make setup")
     extras = sorted(set(_EXTRA.findall(fixes)))
     if extras:

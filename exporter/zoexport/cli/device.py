@@ -206,7 +206,11 @@ def generate(
 @click.option(
     "-o", "--output", type=options.PATH, default=Path("runner"), show_default=True, metavar="FOLDER"
 )
-@click.option("--build", type=options.PATH, help="Where the build for 64-bit ARM is.")
+@click.option(
+    "--build",
+    type=options.PATH,
+    help="Folder with zoexport-runner for 64-bit ARM. Default: the build of the checkout.",
+)
 @click.option("--sysroot", type=options.PATH, help="With 64-bit ARM Linux's libraries.")
 @options.force
 @options.common
@@ -215,15 +219,15 @@ def runner_(
 ) -> None:
     """Make a runner for phones with 64-bit ARM that needs nothing there, and no NDK here.
 
-    It takes the build of 'make test-aarch64' and the cross compiler's libraries.
+    It copies what 'make device-runner' built in the checkout, and the cross compiler's libraries.
 
     \b
     zoexport device runner -o runner
     zoexport device parity model.bundle --runner runner
     """
-    from zoexport.device.runner import BUILD, SYSROOT, make_runner
+    from zoexport.device.runner import SYSROOT, make_runner
 
-    made = make_runner(output, build=build or BUILD, sysroot=sysroot or SYSROOT, force=force)
+    made = make_runner(output, build=build, sysroot=sysroot or SYSROOT, force=force)
     rows = [("files", len(made["files"])), ("size", f"{made['bytes'] / 1e6:.1f} MB")]
     emit(made, [f"Made {made['runner']}.", *table(rows)], as_json=as_json)
 

@@ -6,9 +6,10 @@ from importlib.resources import files
 from pathlib import Path
 
 
-def in_checkout() -> bool:
-    """Whether the package lies in a source tree, of which ``make`` builds it."""
-    return (Path(str(files("zoexport"))).parents[1] / "Makefile").is_file()
+def checkout() -> Path | None:
+    """Return the root of the source tree that contains the package, or None for an installed one."""
+    root = Path(str(files("zoexport"))).parents[1]
+    return root if (root / "Makefile").is_file() else None
 
 
 def shared(name: str) -> Path:

@@ -12,6 +12,7 @@ from typing import Any
 
 from zoexport.core.errors import DeviceError
 from zoexport.core.files import atomic_folder
+from zoexport.core.resources import checkout
 from zoexport.device.adb import Phone
 
 RUNNER = "zoexport-runner"
@@ -20,7 +21,7 @@ PROGRAM = f"{RUNNER}.bin"
 LAUNCHER = "ZOEXPORT_LAUNCHER"
 """Of an emulator: the command that the loader is run by."""
 BUILD = Path("build") / "aarch64" / "native" / "runtime_ops"
-"""Where ``make test-aarch64`` leaves the runner."""
+"""Folder of a checkout to which ``make device-runner`` builds the runner."""
 SYSROOT = Path("/usr/aarch64-linux-gnu/lib")
 """Debian's libraries for 64-bit ARM, of the package libc6-arm64-cross."""
 _MACHINES = {"arm64-v8a": 183, "x86_64": 62}
@@ -64,7 +65,7 @@ def check_runner(folder: Path, phone: Phone) -> None:
 
 
 def make_runner(
-    output: Path, *, build: Path = BUILD, sysroot: Path = SYSROOT, force: bool
+    output: Path, *, build: Path | None = None, sysroot: Path = SYSROOT, force: bool
 ) -> dict[str, Any]:
     """Write a folder with the runner for 64-bit ARM and all that it needs: the loader, the C and C++ libraries too.
 
@@ -72,7 +73,8 @@ def make_runner(
 
     Args:
         output: the folder, written whole or not at all.
-        build: with the runner and libzoexport.so for aarch64 Linux.
+        build: folder with the runner and libzoexport.so for aarch64 Linux. Default: :data:`BUILD` of the checkout
+            that contains this package.
         sysroot: with that system's libraries.
         force: replace what is there.
 
@@ -82,13 +84,22 @@ def make_runner(
     Raises:
         DeviceError: the runner or a library is not there, or binutils' readelf is not. ConfigError: ``output``.
     """
+    root = checkout()
+    if build is None and root is None:
+        raise DeviceError(
+            "device runner",
+            found="an installed package, which has programs for this machine only",
+            expected=f"{RUNNER} for 64-bit ARM",
+            fix=f"Run 'make device-runner' in a checkout of zoexport, and pass --build CHECKOUT/{BUILD}.",
+        )
+    build = build or (root or Path()) / BUILD
     program = build / RUNNER
     if not program.is_file():
         raise DeviceError(
             f"{build}",
             found=f"no {RUNNER}",
             expected="a build for 64-bit ARM",
-            fix="Run 'make test-aarch64' in a checkout, or pass --build.",
+            fix=f"Run 'make device-runner' in {root or 'a checkout of zoexport'}, or pass --build.",
         )
     libraries = {path.name: path for path in _needed(program, [build, sysroot])}
     loader = _loader(program)

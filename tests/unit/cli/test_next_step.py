@@ -87,6 +87,17 @@ def check(name: str, status: str, fix: str = "") -> doctor.Check:
         ),
         (
             [
+                check(
+                    "a",
+                    "optional",
+                    "Get it (on Debian: tool, libtool-dev), and build zoexport again.",
+                ),
+                check("b", "optional", "Get the driver (on Debian: driver)."),
+            ],
+            "apt-get install driver libtool-dev tool && make setup",
+        ),
+        (
+            [
                 check("a", "optional", "pip install 'zoexport[report]'."),
                 check("b", "ok", "pip install 'zoexport[plot]'."),
                 check("c", "optional", "Set X, or pip install 'zoexport[android-npu]' (Linux)."),
@@ -103,7 +114,8 @@ def test_doctor_fix_prints_one_command(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(doctor, "_packages", lambda: iter(checks))
-    for name in ("_targets", "_places"):
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
+    for name in ("_vulkan", "_targets", "_places"):
         monkeypatch.setattr(doctor, name, lambda: iter(()))
     for name in ("_native", "_qnn"):
         monkeypatch.setattr(doctor, name, lambda: check("other", "ok"))
@@ -118,7 +130,7 @@ def test_doctor_fix_prints_one_command(
 def test_doctor_fix_far_from_a_checkout_names_the_wheel(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(doctor, "in_checkout", lambda: False)
+    monkeypatch.setattr(doctor, "checkout", lambda: None)
     monkeypatch.setattr(doctor, "_native", lambda: check("session library", "missing", FIX))
     assert run(["doctor", "--fix"]) == 1
     (line,) = capfd.readouterr().out.splitlines()
