@@ -143,10 +143,9 @@ test-all: ## Run all tests, and hundreds of random models on every target (hours
 test-python: programs
 	$(PARALLEL) --dist worksteal -m "not slow and not sweep and not aarch64" $(PYTEST_ARGS)
 
-# Tests of one file share what they make, so files are shared out whole; what the newest commits touch comes first.
-# UNTIL=seconds since 1970: no test begins after that.
-test-rest: programs $(AARCH64)/.built
-	$(BIN)/ctest --test-dir $(AARCH64)/native --output-on-failure --no-tests=error
+# Tests of one file share what they make, so files are shared out whole; tests/support/order.py has their order. Those of aarch64
+# build for it when they begin. UNTIL=seconds since 1970: no test begins after that, and six minutes later none runs.
+test-rest: programs
 	$(PARALLEL) --dist loadfile --no-loadscope-reorder --newest-first $(if $(UNTIL),--until $(UNTIL)) \
 	  -m "(slow or aarch64) and not sweep" $(PYTEST_ARGS)
 
@@ -159,8 +158,7 @@ sweep: setup ## Try random models on every target for SECONDS (600); failures ar
 test-unit: programs ## Run the quick Python tests only
 	$(PARALLEL) --dist worksteal -m "not slow and not parity and not network and not aarch64 and not sweep" $(PYTEST_ARGS)
 
-test-aarch64: programs $(AARCH64)/.built ## Build for 64-bit ARM and run that under qemu
-	$(BIN)/ctest --test-dir $(AARCH64)/native --output-on-failure --no-tests=error
+test-aarch64: programs ## Build for 64-bit ARM and run that under qemu
 	$(BIN)/python -m pytest -m aarch64 tests/aarch64 $(PYTEST_ARGS)
 
 device-runner: $(AARCH64)/.configured ## Build the runner for phones with 64-bit ARM (needs g++-aarch64-linux-gnu)

@@ -2,7 +2,7 @@
 
 ``--no-skips`` makes a skipped test a failure unless it is listed below; CI runs with it, so that a missing tool cannot
 turn tests off unseen. ``--newest-first --until TIME`` runs what the newest commits touch, and as much of the rest as
-there is time for.
+there is time for: no test begins after TIME, and a test that still runs ``GRACE`` seconds later is ended.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import signal
 import tempfile
 import time
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,9 +41,11 @@ ALLOWED_SKIPS: dict[str, str] = {}
 """Node id (or the part of it before ``[``) -> why it may be skipped in CI."""
 
 OUT_OF_TIME = "out of time (--until)"
+GRACE = 360
+"""Seconds after --until at which a test that began before it is ended."""
 
 _unexpected: list[str] = []
-_not_begun: list[str] = []
+_out_of_time: list[str] = []
 
 
 @pytest.fixture(scope="session")
@@ -90,11 +93,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: order[item.path])
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
+@pytest.hookimpl(
+    wrapper=True, trylast=True
+)  # within those of pytest's log, which its teardown needs
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
     until = item.config.getoption("--until")
     if until is not None and time.time() > until:
         pytest.skip(OUT_OF_TIME)
+    yield from _ended_in_time(item)
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    yield from _ended_in_time(item)
+
+
+def _ended_in_time(item: pytest.Item) -> Generator[None]:
+    """Skip what the hooks run if it does not end in time, also where it waits for another process."""
+    until = item.config.getoption("--until")
+    if until is None:
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.skip(OUT_OF_TIME))
+    signal.setitimer(signal.ITIMER_REAL, max(1e-3, until + GRACE - time.time()))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -112,7 +138,7 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 def _note_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
     nodeid = report.nodeid
     if isinstance(report.longrepr, tuple) and OUT_OF_TIME in report.longrepr[2]:
-        _not_begun.append(nodeid)
+        _out_of_time.append(nodeid)
     elif nodeid not in ALLOWED_SKIPS and nodeid.partition("[")[0] not in ALLOWED_SKIPS:
         _unexpected.append(nodeid)
 
@@ -126,9 +152,11 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    if _not_begun:
-        files = sorted({nodeid.partition("::")[0] for nodeid in _not_begun})
-        terminalreporter.section(f"{len(_not_begun)} tests were not begun, for lack of time")
+    if _out_of_time:
+        files = sorted({nodeid.partition("::")[0] for nodeid in _out_of_time})
+        terminalreporter.section(
+            f"{len(_out_of_time)} tests were not run to their end, for lack of time"
+        )
         for file in files:
             terminalreporter.line(file)
     if config.getoption("--no-skips") and _unexpected:

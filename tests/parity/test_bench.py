@@ -109,16 +109,18 @@ def test_the_verb(compiler: Compiler, tmp_path: Path, capfd: pytest.CaptureFixtu
     assert json.loads((folder / "bench.json").read_text()) == result
     assert list((work / "partial").iterdir()) == []
 
-    # The bundles are kept; what is measured again replaces a folder only when it is asked to.
+    # The bundles are kept, each with what compiling it took; measuring again replaces neither.
+    bundles = sorted(path for path in (work / "bundles").iterdir() if path.is_dir())
     kept = {path.name: path.stat().st_mtime_ns for path in (work / "bundles").iterdir()}
-    assert len(kept) == 2
+    assert len(bundles) == 2
+    assert set(kept) == {f"{path.name}{end}" for path in bundles for end in ("", ".compiling.json")}
     assert run(["bench", *map(str, common)]) == 2
     capfd.readouterr()
     bench(capfd, *common, "--force")
     assert {path.name: path.stat().st_mtime_ns for path in (work / "bundles").iterdir()} == kept
 
     # Existing bundles, and one of another model beside them.
-    bundle = next((work / "bundles").iterdir())
+    bundle = bundles[0]
     again = bench(capfd, bundle, "--labels", "all,last", "--rounds", "1", "--json", "--work", work)
     assert [entry["labels"] for entry in again["results"]] == ["all", "last"]
     assert again["ratios"] == []

@@ -180,18 +180,18 @@ def _paragraphs(files: dict[str, Path]) -> list[list[int]]:
     return [tokenizer(text).input_ids for text in texts]
 
 
-def _ours(folder: Path, rows: list[list[int]]) -> list[tuple[float, list[int]]]:
-    """The loss over each paragraph, and what follows it greedily."""
-    model, found = _load(folder), []
-    for row in rows:
-        tokens = torch.tensor([row])
-        with torch.no_grad():
-            loss = float(model(input_ids=tokens, labels=tokens).loss)
-            text = model.generate(
-                tokens, max_new_tokens=MORE, min_new_tokens=MORE, do_sample=False, eos_token_id=None
-            )
-        found.append((loss, text[0, len(row) :].tolist()))
-    return found
+def _behind(model: Any, row: list[int], text: list[int]) -> float:
+    """Return by how much a token's logit is below the largest one, at most, if the text follows the row."""
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([row + text])).logits[0, len(row) - 1 : -1]
+    chosen = logits.gather(1, torch.tensor(text)[:, None])[:, 0]
+    return float((logits.max(dim=1).values - chosen).max())
+
+
+def _losses(model: Any, rows: list[list[int]]) -> list[float]:
+    with torch.no_grad():
+        tokens = [torch.tensor([row]) for row in rows]
+        return [float(model(input_ids=one, labels=one).loss) for one in tokens]
 
 
 def _theirs(jobs: list[Job]) -> list[tuple[float, list[int]]]:
@@ -200,11 +200,16 @@ def _theirs(jobs: list[Job]) -> list[tuple[float, list[int]]]:
     return [(-float(np.mean(one["logprobs"])), one["text"]) for one in found]
 
 
-def _follows(theirs: list[tuple[float, list[int]]], ours: list[tuple[float, list[int]]]) -> bool:
-    """Whether the losses are within 1 %, together and each, and the texts are the same."""
+TIE = 0.1
+"""Tokens whose logits are nearer than this may change places. llama.cpp's logits differ from transformers' by up to
+0.093 over these paragraphs, as its cache is fp16; with AVX-512 a choice by 0.0018 came out otherwise."""
+
+
+def _follows(theirs: list[tuple[float, list[int]]], model: Any, rows: list[list[int]]) -> bool:
+    """Whether the losses are within 1 %, and each text is what the model writes greedily, but for ties."""
     return all(
-        abs(loss - expected) <= 0.01 * expected and text == words
-        for (loss, text), (expected, words) in zip(theirs, ours, strict=True)
+        abs(loss - expected) <= 0.01 * expected and _behind(model, row, text) <= TIE
+        for (loss, text), expected, row in zip(theirs, _losses(model, rows), rows, strict=True)
     )
 
 
@@ -213,18 +218,19 @@ def test_smollm2_speaks_the_same(
 ) -> None:
     """Over the same weights, in F32 and F16; where rows of queries and keys are in a wrong order it does not."""
     rows = _paragraphs(smollm2)
-    ours, untrained = _ours(smollm2["merged"], rows), _ours(smollm2["base"], rows)
-    assert np.mean([loss for loss, _ in untrained]) > 1.2 * np.mean([loss for loss, _ in ours])
+    trained_model, base_model = _load(smollm2["merged"]), _load(smollm2["base"])
+    ours = _losses(trained_model, rows)
+    assert np.mean(_losses(base_model, rows)) > 1.2 * np.mean(ours)
     for base in ("base-f32", "base-f16"):
         plain = _theirs([Job(smollm2[base], row, more=MORE) for row in rows])
-        assert _follows(plain, untrained), (plain, untrained)
+        assert _follows(plain, base_model, rows), plain
         adapted = [Job(smollm2[base], row, smollm2["f32"], MORE) for row in rows]
         found = _theirs(adapted)
-        assert _follows(found, ours), (found, ours)
-        assert not _follows(found, untrained)
+        assert _follows(found, trained_model, rows), found
+        assert not _follows(found, base_model, rows)
     for outtype in ("f16", "q8_0"):
         found = _theirs([Job(smollm2["base-f32"], row, smollm2[outtype]) for row in rows])
-        for (loss, _), (expected, _) in zip(found, ours, strict=True):
+        for (loss, _), expected in zip(found, ours, strict=True):
             assert loss == pytest.approx(expected, rel=0.01)
 
     # A bundle that does not name its layers, so that they are derived, with an order that is not llama.cpp's.
@@ -241,6 +247,6 @@ def test_smollm2_speaks_the_same(
         smollm2["bundle"], state=smollm2["state"], kind="gguf", output=output, force=False
     )
     found = _theirs([Job(smollm2["base-f32"], row, output, MORE) for row in rows])
-    assert not _follows(found, ours)
-    assert max(abs(a - b) / b for (a, _), (b, _) in zip(found, ours, strict=True)) > 0.01
-    assert any(text != words for (_, text), (_, words) in zip(found, ours, strict=True))
+    assert max(abs(loss - b) / b for (loss, _), b in zip(found, ours, strict=True)) > 0.01
+    behind = [_behind(trained_model, row, text) for row, (_, text) in zip(rows, found, strict=True)]
+    assert max(behind) > 10 * TIE

@@ -1,7 +1,8 @@
-"""Which test files come first: those that the newest commits touch.
+"""Order of the test files of the second tier, of which CI has no time for all.
 
-A file counts as touched by the newest commit that changed it, or anything of ours that it imports or watches. Files of
-one commit come in an order that the commit's name draws, so that no file is always the last where time runs out.
+First come the files that one of the newest commits touches: it changed the file, a module of ours that the file
+imports, or sources that it watches. The others follow as a ring of fixed order; the ring's beginning moves on with the
+number of commits, so that a few landings reach every file.
 """
 
 from __future__ import annotations
@@ -26,38 +27,59 @@ _WATCHED = {
 """Folder or file of tests -> the folder of sources that they are of, which no Python imports."""
 
 
-def newest_first(files: Iterable[Path]) -> list[Path]:
-    """The test files in that order; as they are where there is no git or no history."""
-    commits = _commits()
-    ages: dict[Path, int] = {}
-    for age, (_, changed) in enumerate(commits):
-        for path in changed:
-            ages.setdefault(path, age)
-    head = commits[0][0] if commits else ""
+NEWEST = 20
+"""Number of commits whose files come first: about two landings."""
+STEP = 0.0309
+"""Part of the ring by which one commit moves its beginning; a landing of eight commits moves it by a quarter."""
 
-    def rank(path: Path) -> tuple[int, str]:
-        touched = [ages.get(one, len(commits)) for one in (path, *_imported(path))]
+
+def newest_first(files: Iterable[Path]) -> list[Path]:
+    """Return the test files in the order of the second tier; without git, in an order by the hash of their names."""
+    ages: dict[Path, int] = {}
+    for number, changed in enumerate(_commits()):
+        for path in changed:
+            ages.setdefault(path, number)
+    ring = sorted(files, key=_drawn)
+    begin = round(len(ring) * (_count() * STEP % 1))
+    order = {path: number for number, path in enumerate([*ring[begin:], *ring[:begin]])}
+
+    def age(path: Path) -> int:
+        touched = [ages.get(one, NEWEST) for one in (path, *_imported(path))]
         watched = _WATCHED.get(path.name, _WATCHED.get(path.parent.name))
         if watched is not None:
-            touched += [age for one, age in ages.items() if one.is_relative_to(ROOT / watched)]
-        return min(touched), hashlib.sha256(f"{head} {path.relative_to(ROOT)}".encode()).hexdigest()
+            touched += [n for one, n in ages.items() if one.is_relative_to(ROOT / watched)]
+        return min(touched)
 
-    return sorted(files, key=rank)
+    return sorted(order, key=lambda path: (age(path), order[path]))
 
 
-def _commits() -> list[tuple[str, list[Path]]]:
-    """Name and changed files of the last five hundred commits, the newest first."""
-    line = ["git", "log", "-n", "500", "--format=commit %H", "--name-only"]
+def _drawn(path: Path) -> str:
+    """Return a hash of the file's name, by which files of one folder are spread over the ring."""
+    return hashlib.sha256(str(path.relative_to(ROOT)).encode()).hexdigest()
+
+
+def _git(*arguments: str) -> str:
     try:
-        done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=True)
+        return subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
     except (OSError, subprocess.CalledProcessError):
-        return []
-    commits: list[tuple[str, list[Path]]] = []
-    for text in done.stdout.splitlines():
+        return ""
+
+
+def _count() -> int:
+    """Return the number of commits, 0 without git."""
+    return int(_git("rev-list", "--count", "HEAD") or 0)
+
+
+def _commits() -> list[list[Path]]:
+    """Return the changed files of the newest commits, the newest commit first."""
+    commits: list[list[Path]] = []
+    for text in _git("log", "-n", str(NEWEST), "--format=commit %H", "--name-only").splitlines():
         if text.startswith("commit "):
-            commits.append((text.removeprefix("commit "), []))
+            commits.append([])
         elif text:
-            commits[-1][1].append(ROOT / text)
+            commits[-1].append(ROOT / text)
     return commits
 
 
