@@ -87,10 +87,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--newest-first"):
-        from tests.support.order import newest_first
+        from tests.support.order import newest_first, turned
 
-        order = {path: n for n, path in enumerate(newest_first({item.path for item in items}))}
-        items.sort(key=lambda item: order[item.path])
+        tests: dict[Path, list[pytest.Item]] = {}
+        for item in items:
+            tests.setdefault(item.path, []).append(item)
+        items[:] = [item for path in newest_first(tests) for item in turned(tests[path])]
 
 
 @pytest.hookimpl(

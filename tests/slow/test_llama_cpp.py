@@ -200,9 +200,9 @@ def _theirs(jobs: list[Job]) -> list[tuple[float, list[int]]]:
     return [(-float(np.mean(one["logprobs"])), one["text"]) for one in found]
 
 
-TIE = 0.1
-"""Tokens whose logits are nearer than this may change places. llama.cpp's logits differ from transformers' by up to
-0.093 over these paragraphs, as its cache is fp16; with AVX-512 a choice by 0.0018 came out otherwise."""
+TIE = 0.06
+"""Tokens whose logits are nearer than this may change places: twice 0.028, by which llama.cpp's logits after a text
+differ from transformers' at most, as its cache is fp16. With AVX-512 a choice by 0.0018 came out otherwise."""
 
 
 def _follows(theirs: list[tuple[float, list[int]]], model: Any, rows: list[list[int]]) -> bool:
@@ -249,4 +249,4 @@ def test_smollm2_speaks_the_same(
     found = _theirs([Job(smollm2["base-f32"], row, output, MORE) for row in rows])
     assert max(abs(loss - b) / b for (loss, _), b in zip(found, ours, strict=True)) > 0.01
     behind = [_behind(trained_model, row, text) for row, (_, text) in zip(rows, found, strict=True)]
-    assert max(behind) > 10 * TIE
+    assert max(behind) > 2 * TIE

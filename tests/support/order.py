@@ -2,7 +2,8 @@
 
 First come the files that one of the newest commits touches: it changed the file, a module of ours that the file
 imports, or sources that it watches. The others follow as a ring of fixed order; the ring's beginning moves on with the
-number of commits, so that a few landings reach every file.
+number of commits, so that a few landings reach every file. The first test of each file moves on too, as there may be no
+time for the last tests of a long file.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import ast
 import functools
 import hashlib
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
+Item = TypeVar("Item")
 ROOT = Path(__file__).parents[2]
 _PACKAGES = {"zoexport": ROOT / "exporter" / "zoexport", "tests": ROOT / "tests"}
 _PACKAGES["research"] = ROOT / "research"
@@ -53,6 +56,12 @@ def newest_first(files: Iterable[Path]) -> list[Path]:
     return sorted(order, key=lambda path: (age(path), order[path]))
 
 
+def turned(items: Sequence[Item]) -> list[Item]:
+    """Return the tests of a file, beginning elsewhere after each commit, and elsewhere than the ring of files does."""
+    begin = round(len(items) * (_count() * 0.618 % 1))
+    return [*items[begin:], *items[:begin]]
+
+
 def _drawn(path: Path) -> str:
     """Return a hash of the file's name, by which files of one folder are spread over the ring."""
     return hashlib.sha256(str(path.relative_to(ROOT)).encode()).hexdigest()
@@ -67,6 +76,7 @@ def _git(*arguments: str) -> str:
         return ""
 
 
+@functools.cache
 def _count() -> int:
     """Return the number of commits, 0 without git."""
     return int(_git("rev-list", "--count", "HEAD") or 0)

@@ -51,6 +51,16 @@ def test_a_few_landings_reach_every_file(monkeypatch: pytest.MonkeyPatch, most: 
     assert landings <= 20
 
 
+def test_a_file_begins_at_another_test_after_each_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    firsts = set()
+    for commits in range(2400, 2440):
+        monkeypatch.setattr(order, "_count", lambda count=commits: count)
+        turned = order.turned(range(30))
+        assert sorted(turned) == list(range(30))
+        firsts.add(turned[0])
+    assert len(firsts) > 20
+
+
 def test_what_runs_too_long_is_ended_and_named(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(
         "import time\nimport tests.conftest\nfrom tests.conftest import *\ntests.conftest.GRACE = 1\n"
