@@ -18,7 +18,7 @@ from zoexport.core.untouched import untouched_zeros
 
 _SMALL = 1 << 16
 """Elements of a weight that is read once and kept."""
-_PIECE = 1 << 20
+_PIECE = 1 << 21
 """Elements that are in memory at a time."""
 _Read = Callable[[int, int], Tensor]
 

@@ -1,9 +1,9 @@
 """The short form of parity, which ``compile`` runs on what it wrote.
 
-A session in another process opens the bundle, generates a token, evaluates a row and takes two steps; here the model
-from which the bundle was made does the same in plain PyTorch, as the method's reference, and its weights are read where
-they run. Losses, gradients and states are compared within parity's bounds (``core.tolerances``). Programs for longer
-rows run on the first row, continued behind its last label: what a causal model computes of it must stay the same.
+A session in another process opens the bundle, generates a token and takes steps; here the model from which the bundle
+was made does the same in plain PyTorch, as the method's reference, and its weights are read where they run. Losses,
+gradients and states are compared within parity's bounds (``core.tolerances``). Programs for longer rows run on the
+first row, continued behind its last label: what a causal model computes of it must stay the same.
 
 Of a first-order method the gradients of the last layers are compared, down to one of each program that goes backward.
 Of a zeroth-order one the second step is, which has the first one's update, at ``_MOVE`` times the bundle's eps: losses
@@ -29,7 +29,7 @@ from torch import Tensor
 from zoexport.core import children, hadamard, rng, tolerances, trust
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import LoweringError, rebuilt
-from zoexport.core.int4 import dequantize_int4, dequantize_int8
+from zoexport.core.int4 import dequantize_int4, dequantize_int8, unpack_int4
 from zoexport.core.types import Progress, RowReader
 from zoexport.data import IGNORED, Candidate, Example
 from zoexport.methods import config_of
@@ -48,8 +48,8 @@ from zoexport.trained import kind_of
 if TYPE_CHECKING:
     from zoexport.models import LoadedModel
 
-_TOKENS = 32
-"""Of the first row, where no programs are made for lengths."""
+_TOKENS = 12
+"""Of the first row."""
 _LABELS = 256
 """Of a second step whose losses differ by roundings, which average out over so many."""
 _ROWS_TENSOR_ID = 0x7FFFFFFE
@@ -115,11 +115,13 @@ class _Proof:
         self.bounds = tolerances.bounds(self.config)
         self.whole = "stages" not in self.manifest
         longest = self.config.seq_len
-        lengths = self.manifest.get("lengths") or sorted({min(_TOKENS, longest), longest})
+        lengths = self.manifest.get("lengths") or [longest]
         vocabulary = self.manifest["model"]["vocab_size"]
         rounds = self.config.rounding.endswith(("int8", "int16"))
         rows = -(-_LABELS // longest) if rounds else 1
-        self.first = self.second = [_row(lengths[0], vocabulary, 0)]
+        self.first = [_row(min(_TOKENS, longest), vocabulary, 0)]
+        #: Rows of a zeroth-order method's second step.
+        self.second = self.first
         if rounds or self.whole:
             self.second = [_row(longest, vocabulary, number) for number in range(rows)]
         self.longer = [[_continued(self.first[0], length, vocabulary)] for length in lengths]
@@ -157,11 +159,10 @@ class _Proof:
             if name in self.values:
                 value.data.copy_(self.values[name])
             value.requires_grad_(name in self.gradients)
-        reference.step_number = 1
         theirs = reference.step(self.first, _FIXED)
         ours, tensors = answer()
         self._token(ours, last)
-        loss = self._losses(ours["losses"][1], theirs["losses"])
+        loss = self._losses(ours["losses"][0], theirs["losses"])
         most = self.bounds[tolerances.GRADIENT]
         worst = 0.0
         for name in self.gradients:
@@ -289,10 +290,9 @@ class _Proof:
         """Start the other process; what is yielded waits for its answer."""
         values = self.scratch / "values"
         save_file(self.values, values)
-        rows = [_rows(batch) for batch in (self.first, self.second)]
         request = {
-            "first": rows[0],
-            "second": rows[1],
+            "first": _rows(self.first),
+            "second": [] if self.config.first_order else _rows(self.second),
             "longer": [_rows(batch) for batch in self.longer],
             "keep_mb": _rooms(self.manifest),
             "steps": not self.whole,
@@ -452,7 +452,11 @@ def _answer(process: Any, errors: IO[bytes]) -> dict[str, Any]:
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
-    return {name: value.numpy() for name, value in load_file(path).items()}
+    """Tensors of the other process; of a slot of 4-bit integers, these."""
+    return {
+        name: (unpack_int4(value) if value.dtype == torch.uint8 else value).numpy()
+        for name, value in load_file(path).items()
+    }
 
 
 def _rows(batch: Sequence[Example]) -> list[tuple[list[int], list[int]]]:

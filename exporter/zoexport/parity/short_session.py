@@ -73,13 +73,15 @@ def run(bundle: Path, request: dict[str, Any], results: Path) -> dict[str, Any]:
     """Open the bundle and run its programs.
 
     Args:
-        request: ``first`` and ``second``, rows of two steps; ``longer``, rows of each further step, which are run in
-            ``shallow``, a bundle of fewer layers, where that is not null, for each of ``keep_mb`` (empty: the
-            bundle's), or evaluated alone if ``steps`` is false; ``prompt``, tokens to generate after, may be empty;
-            ``run``, settings; ``values``, a safetensors file of slots; ``gradients``, names of slots.
+        request: ``first`` and ``second``, rows of two steps, the second of which may be empty; ``longer``, rows of
+            each further step, which are run in ``shallow``, a bundle of fewer layers, where that is not null, for each
+            of ``keep_mb`` (empty: the bundle's), or evaluated alone if ``steps`` is false; ``prompt``, tokens to
+            generate after, may be empty; ``run``, settings; ``values``, a safetensors file of slots; ``gradients``,
+            names of slots.
 
     Returns:
-        ``token``, the first one generated; ``loss`` of the first rows before any step; ``losses`` of both steps;
+        ``token``, the first one generated; where there is a second step, ``loss`` of the first rows before any;
+        ``losses`` of each step;
         ``gradients``, the projected ones of the first; ``longer``, of each of these rows the loss of a first-order
         step and the sum of its gradients' magnitudes, or of a zeroth-order method the loss of its values, and 0.
     """
@@ -92,9 +94,12 @@ def run(bundle: Path, request: dict[str, Any], results: Path) -> dict[str, Any]:
             say(doing="generating")
             made = session.generate(request["prompt"], max_tokens=2, stop_tokens=())
             found["token"] = made.tokens[0]
-        found["loss"], _ = _evaluated(session, request["first"])
-        say(doing="training")
-        steps = [_step(session, request[rows]) for rows in ("first", "second")]
+        steps: list[Step] = []
+        if request["second"]:
+            found["loss"], _ = _evaluated(session, request["first"])
+        for rows in filter(None, (request["first"], request["second"])):
+            say(doing=f"training, step {len(steps)}")
+            steps.append(_step(session, rows))
         found["losses"] = [step.losses for step in steps]
         found["gradients"] = steps[0].gradients
         for name in request["gradients"]:
