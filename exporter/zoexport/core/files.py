@@ -12,11 +12,15 @@ import os
 import shutil
 import stat
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from zoexport.core.errors import ConfigError
+
+_FILE, _FOLDER, _EXECUTABLE = 0o666, 0o777, 0o111
+_UMASK = threading.Lock()
 
 
 def sha256(path: Path) -> str:
@@ -90,13 +94,21 @@ def _cannot_write(path: Path, error: OSError) -> ConfigError:
     )
 
 
+def umask() -> int:
+    """The permissions that new files of this process do not get."""
+    with _UMASK:  # it can only be read by setting it
+        found = os.umask(0o077)
+        os.umask(found)
+    return found
+
+
 @contextlib.contextmanager
-def atomic_file(path: Path, *, mode: int = 0o644) -> Iterator[Path]:
+def atomic_file(path: Path, *, mode: int | None = None) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success it is synced and renamed to it.
 
     Args:
         path: the file.
-        mode: its permissions; until it has its name, only its owner may read it.
+        mode: its permissions, those of the umask if None; until it has its name, only its owner may read it.
 
     Raises:
         ConfigError: the place cannot be written or is full; nothing is left behind.
@@ -108,7 +120,7 @@ def atomic_file(path: Path, *, mode: int = 0o644) -> Iterator[Path]:
         os.close(descriptor)
         temporary = Path(name)
         yield temporary
-        temporary.chmod(mode)
+        temporary.chmod(_FILE & ~umask() if mode is None else mode)
         _sync(temporary)
         temporary.replace(path)
         _sync(path.parent)
@@ -198,8 +210,12 @@ def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         yield temporary
-        temporary.chmod(0o755)
+        allowed = ~umask()
+        temporary.chmod(_FOLDER & allowed)
         for file in temporary.rglob("*"):
+            # Libraries write files of their own through temporary ones, which only their owner may read.
+            if file.is_file() and not file.is_symlink():
+                file.chmod((file.stat().st_mode & _EXECUTABLE | _FILE) & allowed)
             _sync(file)
         if path.exists():
             retired = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
