@@ -88,13 +88,13 @@ class Generator(Closing):
             ZoExportError: it does not fit; nothing changes.
         """
         floats = all(slot.passed == "float32" for slot in self.session.slots())
-        if adapter.is_dir() and floats and "adapter_config.json" in self._manifest["files"]:
+        peft = (adapter / "adapter_model.safetensors").is_file()
+        if peft and floats and "adapter_config.json" in self._manifest["files"]:
             self.session.load_adapter(name, adapter)
             return
         from zoexport.transfer import read_adapter
 
-        kind = "gguf" if adapter.is_file() else None
-        slots = read_adapter(self.session, self._bundle, self._manifest, adapter, kind)
+        slots = read_adapter(self.session, self._bundle, self._manifest, adapter)
         if name in self.session.adapters:
             self.session.drop_adapter(name)
         for slot, values in slots.items():

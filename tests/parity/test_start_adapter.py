@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file
 
 import zoexport
 from tests.support.compiled import SEQ, Compiler
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import fixed, fixed_tokens, tiny
+from zoexport.adapters.start import start_settings
 from zoexport.cli.main import run
 from zoexport.core.errors import ConfigError, StateError
 from zoexport.parity import parity
@@ -177,6 +179,17 @@ def test_methods_that_cannot_start_from_one(
     said = capfd.readouterr().err
     assert words in said and "trains adapters of numbers" in said
     assert not (tmp_path / "no").exists()
+
+
+def test_settings_of_a_pickled_adapter(adapter: Path, tmp_path: Path) -> None:
+    pickled = shutil.copytree(adapter, tmp_path / "pickled")
+    weights = pickled / "adapter_model.safetensors"
+    torch.save(load_file(weights), pickled / "adapter_model.bin")
+    expected = start_settings(pickled)
+    weights.unlink()
+    assert start_settings(pickled) == expected
+    _describe(pickled, target_modules=".*(v|down)_proj")  # so that the names are read from the file
+    assert "model.layers.0.self_attn.v_proj" in start_settings(pickled)["lora.targets"]
 
 
 def _without_weights(folder: Path) -> None:

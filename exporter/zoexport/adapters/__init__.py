@@ -5,6 +5,8 @@ A format is a module of this package with an :class:`AdapterFormat`; :data:`FORM
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from zoexport.adapters.formats import (
     AdapterFormat,
     AdapterSettings,
@@ -12,8 +14,11 @@ from zoexport.adapters.formats import (
     slot_modules,
 )
 from zoexport.adapters.llama_cpp import GgufFormat, llama_cpp_entry
+from zoexport.adapters.mlx import WEIGHTS as MLX_WEIGHTS
 from zoexport.adapters.mlx import MlxFormat
 from zoexport.adapters.peft import (
+    PICKLED,
+    WEIGHTS,
     PeftFormat,
     read_settings,
     target_modules,
@@ -33,6 +38,7 @@ __all__ = [
     "AdapterSettings",
     "Slots",
     "adapter_format",
+    "format_of",
     "llama_cpp_entry",
     "read_settings",
     "slot_modules",
@@ -40,6 +46,16 @@ __all__ = [
     "write_config",
     "write_peft_config",
 ]
+
+
+def format_of(path: Path) -> str | None:
+    """The name of the format that an adapter's files show; None if they show none."""
+    if path.is_file():
+        return "gguf"
+    for name, files in (("peft", (WEIGHTS, PICKLED)), ("mlx", (MLX_WEIGHTS,))):
+        if any((path / file).is_file() for file in files):
+            return name
+    return None
 
 
 def adapter_format(name: str, outtype: str | None = None) -> AdapterFormat:

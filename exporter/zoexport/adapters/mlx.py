@@ -52,7 +52,9 @@ def _slot_name(name: str) -> str:
     return f"lora_{half.upper()}.{module}" if dot and half in ("a", "b") else name
 
 
-_LAYOUT = Layout("mlx-lm", "adapters.safetensors", _key, _slot_name)
+WEIGHTS = "adapters.safetensors"
+"""The file with the matrices."""
+_LAYOUT = Layout("mlx-lm", WEIGHTS, _key, _slot_name)
 
 
 class MlxFormat:

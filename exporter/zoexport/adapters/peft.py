@@ -7,15 +7,18 @@ The session's library writes and reads them. A slot ``lora_A.<module>`` (in, ran
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from zoexport.adapters.files import CONFIG, Array, json_text, read_config
 from zoexport.adapters.formats import AdapterSettings, Slots, adapted_modules
 from zoexport.adapters.native import read_peft, write_peft
-from zoexport.core.errors import StateError, first_line
+from zoexport.core.errors import StateError, ZoExportError, first_line
 from zoexport.core.files import atomic_file
 from zoexport.core.lora_scaling import LoraScaling, patterns_of
 from zoexport.core.types import Slot
@@ -24,6 +27,8 @@ _CAUSAL = "CAUSAL_LM"
 _N = TypeVar("_N", int, float)
 WEIGHTS = "adapter_model.safetensors"
 """The file with the matrices."""
+PICKLED = "adapter_model.bin"
+"""The same, of PEFT before safetensors."""
 
 
 class PeftFormat:
@@ -42,7 +47,57 @@ class PeftFormat:
         self, path: Path, shapes: Mapping[str, tuple[int, ...]], settings: AdapterSettings
     ) -> dict[str, Array]:
         """Read the two files, see :class:`~zoexport.adapters.AdapterFormat`."""
-        return read_peft(path, shapes, _description(settings))
+        with as_safetensors(path) as folder:
+            return read_peft(folder, shapes, _description(settings))
+
+
+@contextlib.contextmanager
+def as_safetensors(folder: Path) -> Iterator[Path]:
+    """Yield the folder of an adapter with ``adapter_model.safetensors``: a copy, if it only has ``adapter_model.bin``.
+
+    Code inside pickled files is not run. Errors about the copy name the folder.
+
+    Raises:
+        StateError: the file cannot be read, or contains something other than tensors.
+    """
+    pickled = folder / PICKLED
+    if (folder / WEIGHTS).exists() or not pickled.is_file():
+        yield folder
+        return
+    from safetensors.torch import save_file
+
+    with tempfile.TemporaryDirectory(prefix="zoexport-") as name:
+        copy = Path(name)
+        save_file(_unpickled(pickled), copy / WEIGHTS)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copyfile(folder / CONFIG, copy / CONFIG)
+        try:
+            yield copy
+        except ZoExportError as error:
+            where = error.where.replace(str(copy / WEIGHTS), str(pickled))
+            found = error.found.replace(str(copy), str(folder))
+            raise type(error)(
+                where.replace(str(copy), str(folder)),
+                found=found,
+                expected=error.expected,
+                fix=error.fix,
+            ) from error
+
+
+def _unpickled(file: Path) -> dict[str, Any]:
+    """The tensors of a file that ``torch.save`` wrote, contiguous and each with memory of its own."""
+    import torch
+
+    try:
+        content = torch.load(file, map_location="cpu", weights_only=True)
+        return {name: value.detach().clone().contiguous() for name, value in content.items()}
+    except Exception as error:  # the unpickler raises many types for damaged files
+        raise StateError(
+            f"{file}",
+            found=f"a file that torch cannot load with weights_only=True ({first_line(error)})",
+            expected="the weights of an adapter of PEFT, by their names",
+            fix="Save the adapter again, with safetensors.",
+        ) from error
 
 
 def _description(settings: AdapterSettings) -> str:

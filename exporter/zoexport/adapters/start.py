@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoexport.adapters.files import read_config
 from zoexport.adapters.formats import slot_modules
-from zoexport.adapters.peft import WEIGHTS, PeftFormat, read_settings
+from zoexport.adapters.peft import WEIGHTS, PeftFormat, as_safetensors, read_settings
 from zoexport.core import tensor_file
 from zoexport.core.config import as_dict, parse
 from zoexport.core.errors import ConfigError, StateError, first_line
@@ -37,7 +37,8 @@ def start_settings(adapter: Path) -> dict[str, Any]:
     targets = content.get("target_modules")
     chosen = [content.get(key) for key in ("layers_to_transform", "exclude_modules")]
     if not isinstance(targets, list) or any(chosen) or 0 in chosen:
-        content = {**content, "target_modules": _modules(adapter / WEIGHTS)}
+        with as_safetensors(adapter) as folder:
+            content = {**content, "target_modules": _modules(folder / WEIGHTS)}
     found = read_settings(adapter, content)
     return {
         "lora.rank": found.rank,

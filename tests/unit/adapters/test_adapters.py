@@ -313,6 +313,25 @@ def test_names_of_older_peft_are_read(adapter: Any) -> None:
     assert all(np.array_equal(read[name], expected[name]) for name in expected)
 
 
+def test_pickled_files_of_older_peft_are_read(adapter: Any) -> None:
+    folder, shapes, settings = adapter
+    path = folder / "adapter_model.safetensors"
+    expected = PEFT.read(folder, shapes, settings)
+    torch.save(load_file(path), folder / "adapter_model.bin")
+    path.unlink()
+    read = PEFT.read(folder, shapes, settings)
+    assert all(np.array_equal(read[name], expected[name]) for name in expected)
+    # Messages are about this folder, not about a copy.
+    tensors = torch.load(folder / "adapter_model.bin")
+    tensors["more.lora_A.weight"] = torch.zeros(1, 1)
+    torch.save(tensors, folder / "adapter_model.bin")
+    with pytest.raises(StateError, match=rf"{folder}/adapter_model\.bin.*more"):
+        PEFT.read(folder, shapes, settings)
+    torch.save({"run": print}, folder / "adapter_model.bin")
+    with pytest.raises(StateError, match=r"adapter_model\.bin.*weights_only=True"):
+        PEFT.read(folder, shapes, settings)
+
+
 #: PEFT's settings under which two matrices a layer are not the adapter.
 UNSUPPORTED = [
     "use_dora",
