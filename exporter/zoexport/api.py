@@ -433,6 +433,7 @@ class Bundle:
         state: StrPath | None = None,
         format: str | None = None,
         outtype: str | None = None,
+        dtype: str | None = None,
         model: str | None = None,
         force: bool = False,
         last: bool = False,
@@ -445,6 +446,7 @@ class Bundle:
             format: ``peft``, ``mlx``, ``gguf``, ``sparse``, ``quantized``, ``hf`` or ``merged``; what fits the method
                 where None.
             outtype: the numbers of ``gguf``: ``f32`` where None, ``f16`` or ``q8_0``.
+            dtype: of the weights of ``merged`` and ``hf``: ``fp16``, ``bf16`` or ``fp32``; the original's if None.
             model: where the original model is, if not where it was compiled from; for ``merged`` and ``hf``.
             force: replace ``path`` where it exists.
             last: the state's values of the last step, also where the run keeps its best.
@@ -462,6 +464,7 @@ class Bundle:
                 output=Path(path),
                 force=force,
                 outtype=outtype,
+                dtype=dtype,
                 model=model,
                 last=last,
             )

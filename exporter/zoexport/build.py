@@ -440,6 +440,7 @@ def _fill(
     heads = attention_heads(loaded.config)
     content = {
         **_description(planned, lowered, graph, settings),
+        "notes": [*loaded.notes, *lowered.notes],
         "required_ops": sorted({*lowered.required_ops, *generating.required_ops}),
         **({"weights": {"file": WEIGHTS}} if names else {}),
         **({} if directions is None else {"lora_init": directions.facts}),
@@ -534,7 +535,6 @@ def _description(
         "fallback_ops": lowered.fallback_ops,
         "fallback_reasons": lowered.fallback_reasons,
         "distinct_weights": lowered.distinct_weights,
-        "notes": lowered.notes,
         **({"minimum_os": lowered.minimum_os} if lowered.minimum_os else {}),
         **padding,
         **({"lengths": graph.lengths} if graph.lengths else {}),

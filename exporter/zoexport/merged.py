@@ -30,7 +30,7 @@ def write_merged(trained: Trained, output: Output, slots: Slots, bundle: Bundle)
     trained.for_reference(loaded.model, bundle.folder, bundle.manifest)
     round_weights(loaded.model, bundle.manifest["settings"], bundle.manifest["rotated_weights"])
     trained.merge(loaded.model, slots, bundle)
-    save_model(output.path, loaded, replace=output.replace)
+    save_model(output, loaded)
 
 
 def round_weights(model: Any, settings: Mapping[str, Any], rotated: Collection[str]) -> None:

@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from zoexport.adapters import FORMATS, adapter_format
+from zoexport.adapters import FORMATS, adapter_format, format_of
 from zoexport.core import manifest as manifests
-from zoexport.core.errors import ConfigError
+from zoexport.core.errors import ConfigError, nearest
 from zoexport.core.files import atomic_folder, refuse_existing
 from zoexport.methods import config_of
 from zoexport.session import Session, no_programs
 from zoexport.trained import kind_of, kinds
-from zoexport.trained.kind import MERGED, Bundle, Output, Slots, Trained
+from zoexport.trained.kind import DTYPES, MERGED, Bundle, Output, Slots, Trained
+
+_MODELS = (MERGED, "hf")
+"""The formats that are whole models."""
 
 
 def export_adapter(
@@ -27,6 +30,7 @@ def export_adapter(
     output: Path,
     force: bool,
     outtype: str | None = None,
+    dtype: str | None = None,
     model: str | None = None,
     last: bool = False,
 ) -> dict[str, Any]:
@@ -40,6 +44,7 @@ def export_adapter(
         output: the folder to create, or the file.
         force: replace ``output`` where it exists.
         outtype: the type of a GGUF file's numbers; None: f32.
+        dtype: the type of a whole model's weights: fp16, bf16 or fp32; None: the original's.
         model: where the original model is, if not where it was compiled from; for formats of whole models.
         last: the values of the last step, also where the run keeps its best.
 
@@ -52,7 +57,7 @@ def export_adapter(
     manifest = manifests.read(bundle)
     trained = kind_of(config_of(manifest))
     kind = _format(manifest, trained, kind)
-    _check_options(kind, outtype, model)
+    _check_options(kind, outtype, dtype, model)
     refuse_existing(output, replace=force)
     with Session.open(bundle, engine=no_programs) as session:
         initial = _values(session) if kind == "sparse" else {}
@@ -60,7 +65,7 @@ def export_adapter(
             session.attach(state, read_only=True, last=last)
         slots = _values(session)
         steps = session.info.steps
-    wanted = Output(kind, output, force, outtype, model)
+    wanted = Output(kind, output, force, outtype, dtype, model)
     if kind == MERGED:
         from zoexport.merged import write_merged  # loads torch
 
@@ -85,7 +90,7 @@ def import_adapter(
     Args:
         bundle: the bundle's folder.
         adapter: the adapter's folder or file.
-        kind: the name of its format; None: see :func:`export_adapter`.
+        kind: the name of its format; None: what the files show.
         state: the state's folder to create.
         force: replace ``state`` where it exists.
 
@@ -96,7 +101,7 @@ def import_adapter(
         ZoExportError: the adapter does not fit, or ``state`` exists; nothing is written.
     """
     manifest = manifests.read(bundle)
-    kind, _ = _readable(manifest, kind)
+    kind, _ = _readable(manifest, adapter, kind)
     with (
         atomic_folder(state, replace=force) as folder,
         Session.open(bundle, engine=no_programs) as session,
@@ -120,14 +125,14 @@ def read_adapter(
     Raises:
         ZoExportError: the adapter does not fit.
     """
-    kind, trained = _readable(manifest, kind)
+    kind, trained = _readable(manifest, adapter, kind)
     return trained.read(kind, adapter, _values(session), Bundle(bundle, manifest))
 
 
-def _readable(manifest: Mapping[str, Any], kind: str | None) -> tuple[str, Trained]:
+def _readable(manifest: Mapping[str, Any], adapter: Path, kind: str | None) -> tuple[str, Trained]:
     """The format that files have, and what reads them."""
     trained = kind_of(config_of(manifest))
-    kind = _format(manifest, trained, kind)
+    kind = _format(manifest, trained, kind or format_of(adapter) or trained.readable[0])
     if kind not in trained.readable:
         raise ConfigError(
             f"adapter format {kind!r}",
@@ -154,7 +159,7 @@ def _format(manifest: Mapping[str, Any], trained: Trained, kind: str | None) -> 
     )
 
 
-def _check_options(kind: str, outtype: str | None, model: str | None) -> None:
+def _check_options(kind: str, outtype: str | None, dtype: str | None, model: str | None) -> None:
     if outtype is not None:
         if kind in FORMATS:
             adapter_format(kind, outtype)
@@ -165,7 +170,17 @@ def _check_options(kind: str, outtype: str | None, model: str | None) -> None:
                 expected="gguf, whose numbers have several types",
                 fix="Leave --outtype out.",
             )
-    if model is not None and kind not in (MERGED, "hf"):
+    if dtype is not None and (dtype not in DTYPES or kind not in _MODELS):
+        known = dtype in DTYPES
+        raise ConfigError(
+            f"dtype {dtype!r}",
+            found=f"the format {kind!r}" if known else "no such type",
+            expected="merged or hf, which write a whole model"
+            if known
+            else "one of " + ", ".join(DTYPES),
+            fix="Leave --dtype out." if known else f"Choose one of them.{nearest(dtype, DTYPES)}",
+        )
+    if model is not None and kind not in _MODELS:
         raise ConfigError(
             f"model {model!r}",
             found=f"the format {kind!r}, which takes nothing from the original model",

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from tests.support.compiled import Compiler
 from tests.support.generation import random_adapter
@@ -111,11 +113,19 @@ def test_an_adapter_is_read_as_its_state(bundle: Path, tmp_path: Path) -> None:
         session.attach(tmp_path / "state")
         random_adapter(session)
         session.save()
-    opened.export_adapter(tmp_path / "adapter", state=tmp_path / "state")
     plain = opened.generate(PROMPT, max_tokens=12)
     trained = opened.generate(PROMPT, max_tokens=12, state=tmp_path / "state")
-    loaded = opened.generate(PROMPT, max_tokens=12, adapter=tmp_path / "adapter")
-    assert plain.tokens != trained.tokens == loaded.tokens
+    assert plain.tokens != trained.tokens
+    for kind in ("peft", "mlx"):
+        adapter = tmp_path / kind
+        opened.export_adapter(adapter, state=tmp_path / "state", format=kind)
+        assert opened.generate(PROMPT, max_tokens=12, adapter=adapter).tokens == trained.tokens
+        imported = opened.import_adapter(adapter, state=tmp_path / f"{kind}-state")
+        assert imported.format == kind
+    pickled = tmp_path / "peft"
+    torch.save(load_file(pickled / "adapter_model.safetensors"), pickled / "adapter_model.bin")
+    (pickled / "adapter_model.safetensors").unlink()
+    assert opened.generate(PROMPT, max_tokens=12, adapter=pickled).tokens == trained.tokens
 
 
 @pytest.mark.parametrize(

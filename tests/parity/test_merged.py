@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from tests.support.compiled import Compiler
-from tests.support.tiny_models import fixed_tokens, masking_tokenizer
+from tests.support.tiny_models import fixed_tokens, masking_tokenizer, tiny
 from tests.support.verbs import run
 from zoexport import models
 from zoexport.core import int4
@@ -20,6 +20,8 @@ from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError, ModelError
 from zoexport.merged import round_weights
 from zoexport.session import Dataset, Session
+from zoexport.trained.kind import DTYPES, Output
+from zoexport.trained.model_files import save_model
 from zoexport.transfer import export_adapter, import_adapter
 
 pytestmark = pytest.mark.parity
@@ -197,9 +199,45 @@ def test_another_place_of_the_model(compiler: Compiler, tmp_path: Path) -> None:
         export_adapter(bundle, state=None, kind="merged", output=output, force=False)
 
 
+@pytest.mark.parametrize(("name", "bits"), [("bf16", 8), ("fp16", 11), ("fp32", 24)])
+def test_the_type_of_the_weights(compiler: Compiler, tmp_path: Path, name: str, bits: int) -> None:
+    bundle = compiler.bundle("llama_tied", "mebp", **LORA)
+    for dtype in (None, name):
+        export_adapter(
+            bundle,
+            state=None,
+            kind="merged",
+            output=tmp_path / str(dtype),
+            force=False,
+            dtype=dtype,
+        )
+    exact, found = (load_file(tmp_path / str(at) / "model.safetensors") for at in (None, name))
+    config = json.loads((tmp_path / name / "config.json").read_text())
+    for key, value in exact.items():
+        assert value.dtype == torch.float32  # as the original
+        assert found[key].dtype == getattr(torch, DTYPES[name])
+        assert torch.allclose(found[key].float(), value, rtol=2.0**-bits, atol=1e-7)
+    assert config["dtype"] == config["torch_dtype"] == DTYPES[name]
+    assert oct((tmp_path / name / "model.safetensors").stat().st_mode)[-3:] != "600"
+
+
+def test_the_type_of_the_original_weights_is_kept(tmp_path: Path) -> None:
+    tiny("llama").to(torch.bfloat16).save_pretrained(tmp_path / "half")
+    loaded = models.load(models.resolve(str(tmp_path / "half")))
+    save_model(Output("merged", tmp_path / "merged"), loaded)
+    kept = load_file(tmp_path / "merged" / "model.safetensors")
+    assert {value.dtype for value in kept.values()} == {torch.bfloat16}
+    loaded.model.to(torch.float32).get_parameter("lm_head.weight").data[0, 0] = 1e5
+    with pytest.raises(ConfigError, match=r"weight lm_head.weight.*100000.*--dtype bf16 or fp32"):
+        save_model(Output("merged", tmp_path / "no", dtype="fp16"), loaded)
+    assert not (tmp_path / "no").exists()
+
+
 @pytest.mark.parametrize(
     ("method", "kind", "options", "message"),
     [
+        ("mebp", "peft", {"dtype": "fp16"}, "dtype 'fp16'.*the format 'peft'"),
+        ("mebp", "merged", {"dtype": "f16"}, "dtype 'f16'.*fp32, fp16, bf16"),
         ("senszoq", "gguf", {}, "trains chosen weights.*Use --format merged"),
         ("senszoq", "merged", {"outtype": "f16"}, "outtype 'f16'.*the format 'merged'"),
         ("mebp", "peft", {"outtype": "f16"}, "outtype 'f16'.*the format 'peft'"),

@@ -15,7 +15,7 @@ from tests.support.text_checks import compare
 from zoexport.core.errors import DataError
 from zoexport.data.chat_form import ChatForm, chat_form
 from zoexport.fetch import Package, downloaded
-from zoexport.models.tokenizer_files import save_tokenizer
+from zoexport.models.saved import save_tokenizer
 from zoexport.session.tokenizer import Tokenizer
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]

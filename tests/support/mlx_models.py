@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,7 @@ from mlx_lm.utils import load_model
 def mlx_model(folder: Path, adapter: Path | None = None) -> Any:
     """A Hugging Face directory, as mlx-lm loads it, with an adapter."""
     mx.set_default_device(mx.cpu)
-    # Most of mlx-lm's models look for the key of the configurations that transformers wrote before version 5.
-    rope = json.loads((folder / "config.json").read_text()).get("rope_parameters")
-    model, _ = load_model(folder, model_config={"rope_theta": rope["rope_theta"]} if rope else None)
+    model, _ = load_model(folder)
     if adapter is not None:
         load_adapters(model, str(adapter))
         model.eval()

@@ -49,6 +49,8 @@ from transformers import (
     XLMRobertaConfig,
 )
 
+from zoexport.models.older_readers import write_older_keys
+
 VOCAB_SIZE = 320
 """Larger than the tokenizer's 300 entries, as real models pad their vocabulary."""
 TOKENIZER_SIZE = 300
@@ -358,6 +360,7 @@ def save_tiny(
         ``folder``: config.json, model.safetensors, tokenizer.json, tokenizer_config.json, chat_template.jinja.
     """
     tiny(name).save_pretrained(folder)
+    write_older_keys(folder)  # which folders on the hub have
     if tokenizer and name in ENCODERS:
         masking_tokenizer().save_pretrained(folder)
     elif tokenizer:

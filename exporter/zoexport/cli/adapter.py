@@ -36,6 +36,10 @@ def adapter() -> None:
 )
 @click.option("--outtype", help="The numbers of a GGUF file: f32 (the default), f16 or q8_0.")
 @click.option(
+    "--dtype",
+    help="The weights of merged and hf: fp16, bf16 or fp32. Default: those of the original model.",
+)
+@click.option(
     "--model", help="The original model, if not where it was compiled from; of merged and hf."
 )
 @options.last
@@ -47,6 +51,7 @@ def export(
     kind: str | None,
     output: Path,
     outtype: str | None,
+    dtype: str | None,
     model: str | None,
     last: bool,
     force: bool,
@@ -63,7 +68,14 @@ def export(
 
     with output_of_libraries():
         found = Bundle.open(bundle).export_adapter(
-            output, state=state, format=kind, outtype=outtype, model=model, force=force, last=last
+            output,
+            state=state,
+            format=kind,
+            outtype=outtype,
+            dtype=dtype,
+            model=model,
+            force=force,
+            last=last,
         )
     result = found.as_dict()
     rows = [(name, result[name]) for name in ("adapter", "steps", "tensors")]
@@ -75,7 +87,7 @@ def export(
 @click.option(
     "-i", "--input", "--adapter", "source", type=options.PATH, required=True, help="The adapter."
 )
-@_FORMAT
+@click.option("--format", "kind", help="Format of the adapter. Default: recognized by its files.")
 @click.option("--state", type=options.PATH, required=True, help="The state folder to create.")
 @options.force
 @options.common

@@ -12,8 +12,8 @@ from typing import Any
 from zoexport.core.errors import ModelError
 from zoexport.core.files import atomic_folder, sha256
 from zoexport.fetch import cache_dir
+from zoexport.models.saved import save_folder
 from zoexport.models.source import ModelSource, resolve
-from zoexport.models.tokenizer_files import save_tokenizer
 
 
 def keep(model: Any, tokenizer: Any) -> ModelSource:
@@ -35,8 +35,7 @@ def keep(model: Any, tokenizer: Any) -> ModelSource:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix="saving-") as scratch:
         saved = Path(scratch) / name
-        model.save_pretrained(saved)
-        save_tokenizer(tokenizer, saved)
+        save_folder(model, tokenizer, saved)
         files = sorted(path for path in saved.rglob("*") if path.is_file())
         lines = "".join(f"{sha256(path)}  {path.relative_to(saved)}\n" for path in files)
         (Path(scratch) / "digest").write_text(lines, encoding="utf-8")

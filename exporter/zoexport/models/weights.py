@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 _PIECE_BYTES = 1 << 26
+_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 class WeightReader(Protocol):
@@ -139,11 +141,63 @@ class StoredWeights:
 
     def read(self, name: str) -> torch.Tensor:
         """The whole tensor."""
-        return self._tensors[name].read()
+        stored = self._tensors[name]
+        return check_finite(f"weights {stored.path}", stored.key, stored.read())
 
     def read_rows(self, name: str, begin: int, end: int) -> torch.Tensor:
         """The rows ``begin`` to ``end`` (not included)."""
-        return self._tensors[name].read_rows(begin, end)
+        stored = self._tensors[name]
+        return check_finite(f"weights {stored.path}", stored.key, stored.read_rows(begin, end))
+
+
+def check_finite(where: str, name: str, values: torch.Tensor) -> torch.Tensor:
+    """Refuse weights that are NaN or infinite.
+
+    Args:
+        where: the file or model, for the message. name: of the tensor. values: of it, or some of its rows.
+
+    Returns:
+        ``values``.
+
+    Raises:
+        ModelError: some are not finite.
+    """
+    import torch
+
+    # A sum takes a small part of the time that a test of each element does. It may overflow.
+    if values.is_floating_point() and not bool(torch.isfinite(values.sum())):
+        wrong = int(values.numel() - torch.isfinite(values).sum())
+        if wrong:
+            raise ModelError(
+                where,
+                found=f"NaN or infinite values in the tensor {name} ({wrong} of {values.numel()})",
+                expected="finite weights",
+                fix="Use a checkpoint from before its training diverged, or download it again.",
+            )
+    return values
+
+
+def stored_dtype(files: Iterable[Path], declared: str = "float32") -> str:
+    """torch's name of the floating-point type that most weights in some files have.
+
+    Args:
+        files: of weights; only safetensors files are looked at.
+        declared: the type if there is none among them.
+
+    Raises:
+        ModelError: a file is damaged, incomplete or gone.
+    """
+    counts: Counter[str] = Counter()
+    for path in files:
+        if path.suffix != ".safetensors":
+            continue
+        with open_safetensors(path, "numpy") as file:
+            for key in file.keys():  # noqa: SIM118, it is no mapping
+                view = file.get_slice(key)
+                name = _DTYPES.get(view.get_dtype())
+                if name is not None:
+                    counts[name] += math.prod(view.get_shape())
+    return max(counts, key=lambda name: counts[name], default=declared)
 
 
 def row_pieces(shape: tuple[int, ...], begin: int, end: int) -> Iterator[tuple[int, int]]:

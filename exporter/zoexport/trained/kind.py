@@ -61,6 +61,10 @@ MERGED = "merged"
 """The format that every kind has: the model as the session computes it, with what was trained in its weights."""
 
 
+DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+"""torch's names of the types that a whole model can be written in."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Output:
     """What is to be written.
@@ -68,6 +72,7 @@ class Output:
     Attributes:
         kind: one of the ``formats``. path: the folder, or the file. replace: where it exists.
         outtype: the type of numbers, of a format that has several; None: its first.
+        dtype: the type of a whole model's weights, one of :data:`DTYPES`; None: the original's.
         model: where the original model is, if not where it was compiled from; of formats of whole models.
     """
 
@@ -75,6 +80,7 @@ class Output:
     path: Path
     replace: bool = False
     outtype: str | None = None
+    dtype: str | None = None
     model: str | None = None
 
 

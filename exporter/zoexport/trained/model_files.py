@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from zoexport.adapters.files import refuse
 from zoexport.core import outside, tensor_file
-from zoexport.core.errors import StateError, first_line
+from zoexport.core.errors import ConfigError, StateError, first_line
 from zoexport.core.files import atomic_folder
+from zoexport.trained.kind import DTYPES, Output
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,21 +71,38 @@ def read_tensors(path: Path, kind: str) -> dict[str, Tensor]:
         raise _unreadable(path, kind, error) from error
 
 
-def save_model(folder: Path, loaded: LoadedModel, *, replace: bool) -> None:
+def save_model(output: Output, loaded: LoadedModel) -> None:
     """Write a model as transformers saves it, with its tokenizer, as a new folder, whole or not at all.
 
+    Args:
+        output: the folder, and the type of its weights.
+        loaded: the original model with the new weights, which are converted in place.
+
     Raises:
-        ConfigError: the folder exists and ``replace`` is off, or the place cannot be written.
+        ConfigError: the folder exists and ``output.replace`` is off, a weight exceeds the range of the type, or the
+            place cannot be written.
     """
+    import torch
+
     from zoexport.models.conv1d import conv1d_from_linear
-    from zoexport.models.tokenizer_files import save_tokenizer
+    from zoexport.models.saved import save_folder
 
     conv1d_from_linear(loaded.model, loaded.transposed)
     model: Any = loaded.model
-    with atomic_folder(folder, replace=replace) as output:
-        model.save_pretrained(output)
-        if loaded.tokenizer is not None:
-            save_tokenizer(loaded.tokenizer, output)
+    name = loaded.dtype if output.dtype is None else DTYPES[output.dtype]
+    dtype: torch.dtype = getattr(torch, name)
+    limit = torch.finfo(dtype).max
+    for path, weight in model.named_parameters():
+        if dtype == torch.float16 and float(weight.abs().max()) > limit:
+            raise ConfigError(
+                f"weight {path}",
+                found=f"values up to {float(weight.abs().max()):g}",
+                expected=f"at most {limit:g}, as fp16 has no larger numbers",
+                fix="Choose --dtype bf16 or fp32.",
+            )
+    model.to(dtype)
+    with atomic_folder(output.path, replace=output.replace) as folder:
+        save_folder(model, loaded.tokenizer, folder)
 
 
 def _unreadable(path: Path, kind: str, error: Exception) -> StateError:

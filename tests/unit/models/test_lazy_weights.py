@@ -23,7 +23,7 @@ from zoexport import models
 from zoexport.core.errors import ModelError
 from zoexport.ir.capture import capture
 from zoexport.models.stand_ins import StandIns
-from zoexport.models.weights import LoadedWeights, StoredTensor, row_pieces
+from zoexport.models.weights import LoadedWeights, StoredTensor, check_finite, row_pieces
 
 
 @pytest.fixture(scope="module")
@@ -234,12 +234,63 @@ def test_weights_in_a_file_that_the_configuration_names_are_loaded(llama: Path) 
     _assert_same(full, lazy)
 
 
-def test_a_model_with_an_adapter_is_loaded(llama: Path) -> None:
+def test_an_adapter_in_the_folder_of_a_model_is_left_out(llama: Path) -> None:
+    """transformers would add it to the model by itself."""
     from peft import LoraConfig, get_peft_model
 
     adapted = get_peft_model(tiny("llama"), LoraConfig(target_modules=["q_proj"]))
     adapted.save_pretrained(llama)
-    assert not _both(llama)[1].lazy
+    full, lazy = _both(llama)
+    assert lazy.lazy
+    _assert_same(full, lazy)
+    assert full.weights.names() == list(tiny("llama").state_dict())
+    for loaded in (full, lazy):
+        (note,) = loaded.notes
+        assert note.endswith(f"is not part of the model; --adapter {llama} starts from it")
+
+
+def test_weights_that_the_model_does_not_use_are_noted(llama: Path) -> None:
+    config = json.loads((llama / "config.json").read_text())
+    (llama / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
+    for loaded in _both(llama):
+        (note,) = loaded.notes
+        assert note.startswith("9 weights of the files are not used by LlamaForCausalLM: model.")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["model.embed_tokens.weight", "model.layers.1.mlp.up_proj.weight"])
+def test_weights_that_are_not_finite_are_refused(llama: Path, name: str, value: float) -> None:
+    def spoil(tensors: dict[str, torch.Tensor]) -> None:
+        tensors[name][3, 2] = value
+
+    _edit_tensors(llama, spoil)
+    source = models.resolve(str(llama))
+    message = f"NaN or infinite values in the tensor {name} .1 of "
+    with pytest.raises(ModelError, match=message):
+        models.load(source)
+    reader = models.load(source, lazy=True).weights
+    with pytest.raises(ModelError, match=message):
+        reader.read(name)
+    with pytest.raises(ModelError, match=message):
+        reader.read_rows(name, 3, 4)
+    assert reader.read_rows(name, 0, 3).isfinite().all()
+
+
+def test_large_weights_are_finite() -> None:
+    values = torch.full((4,), 3e38)
+    assert not values.sum().isfinite()
+    assert check_finite("here", "large", values) is values
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_the_type_of_the_stored_weights_is_known(llama: Path, dtype: torch.dtype) -> None:
+    def convert(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {
+            name: value if value.dim() == 1 else value.to(dtype) for name, value in tensors.items()
+        }
+
+    _edit_tensors(llama, convert)
+    assert [f"torch.{loaded.dtype}" for loaded in _both(llama)] == [str(dtype)] * 2
 
 
 def test_missing_weights(llama: Path) -> None:

@@ -100,7 +100,7 @@ def write(output: Output, slots: Slots, initial: Slots, bundle: Bundle) -> None:
         return
     loaded = load_original(bundle.manifest, output.model)
     set_dequantized(loaded.model, parts)
-    save_model(output.path, loaded, replace=output.replace)
+    save_model(output, loaded)
 
 
 def merge(model: torch.nn.Module, slots: Slots, bundle: Bundle) -> None:

@@ -35,7 +35,7 @@ def write(output: Output, slots: Slots, initial: Slots, bundle: Bundle) -> None:
 
     loaded = load_original(bundle.manifest, output.model)
     merge(loaded.model, slots, bundle)
-    save_model(output.path, loaded, replace=output.replace)
+    save_model(output, loaded)
 
 
 def merge(model: torch.nn.Module, slots: Slots, bundle: Bundle) -> None:
