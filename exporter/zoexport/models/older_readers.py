@@ -80,6 +80,8 @@ def _with_older_keys(content: Mapping[str, Any]) -> dict[str, Any]:
     }
     older = _older_keys(content)
     expected = _read(content)
+    if expected is None:
+        return content
     if _read({**older, **content}) != expected:
         older.pop("rope_scaling", None)
         if _read({**older, **content}) != expected:
