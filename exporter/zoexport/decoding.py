@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoexport.core.errors import ModelError, VerifyError
 from zoexport.core.types import Generates, Lowered, LoweredGenerating, Progress, TrainingGraph
+from zoexport.data.text_entry import end_tokens
 
 if TYPE_CHECKING:
     from zoexport.build import Plan
@@ -90,21 +91,12 @@ def add_generating(
     entry = {
         "context": made.max_labels,
         "lengths": made.lengths,
-        "stop_tokens": _stop_tokens(loaded.model),
+        "stop_tokens": sorted(end_tokens(loaded)),
         "programs": written.programs,
         "stages": stages,
         **({} if written.engine is None else {"engine": written.engine}),
     }
     return Generating(entry, names, written.required_ops)
-
-
-def _stop_tokens(model: Any) -> list[int]:
-    """The tokens that end a text, as the model's own generation has them."""
-    for config in (getattr(model, "generation_config", None), model.config):
-        found = getattr(config, "eos_token_id", None)
-        if found is not None:
-            return sorted({found} if isinstance(found, int) else set(found))
-    return []
 
 
 def _problem(planned: Plan, graph: TrainingGraph) -> str | None:

@@ -78,7 +78,8 @@ zo_status zo_tokenizer_encode(zo_tokenizer* tokenizer, const char* text, size_t 
       ZO_REQUIRE(text);
     }
     ZO_TRY(check_room(tokens, count));
-    ZO_ASSIGN(ids, tokenizer->impl.encode({text, size}, special != 0));
+    ZO_ASSIGN(ids,
+              tokenizer->impl.encode({text, size}, special != 0 ? zoexport::Special::kAll : zoexport::Special::kNone));
     hand_out(ids, tokens, count);
     return {};
   });
@@ -170,8 +171,10 @@ zo_status zo_dataset_read_with(zo_dataset* dataset, zo_tokenizer* tokenizer, con
     zoexport::Dataset grown = dataset->impl;
     ZO_ASSIGN(read, zoexport::read_examples(path, tokenizer->impl, spec, chosen, grown, Parts(on_part, user)));
     if (report != nullptr) {
-      ZO_TRY(write_struct(zo_read_report{0, read.examples, read.shortened}, sizeof(zo_read_report), "zo_read_report",
-                          report));
+      zo_read_report told = {0, read.examples, read.shortened, read.longest, {}};
+      const std::string note = read.note(manifest.seq_len);
+      note.copy(told.note, sizeof(told.note) - 1);
+      ZO_TRY(write_struct(told, offsetof(zo_read_report, longest), "zo_read_report", report));
     }
     dataset->impl = std::move(grown);
     return {};

@@ -132,6 +132,9 @@ zo_status read_examples(const Options& options, zo_session* session, const std::
     status = zo_dataset_read_with(dataset, tokenizer, data.c_str(), &read, stop_at_part, nullptr, &report, &error);
   }
   zo_tokenizer_close(tokenizer);
+  if (report.note[0] != '\0') {
+    std::fprintf(stderr, "%s\n", report.note);
+  }
   shortened = report.shortened;
   return status;
 }

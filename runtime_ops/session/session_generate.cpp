@@ -52,7 +52,7 @@ Status Session::read_prompt(GenerateRequest& request) {
     ZO_ASSIGN(conversation, chat_text(spec, request.messages, /*reply=*/true, std::time(nullptr)));
     written = std::move(conversation);
   }
-  ZO_ASSIGN(tokens, tokenizer->encode(written, /*special=*/request.messages.empty()));
+  ZO_ASSIGN(tokens, tokenizer->encode(written, request.messages.empty() ? Special::kBefore : Special::kNone));
   request.options.prompt = std::move(tokens);
   if (!request.options.stop_tokens) {
     std::vector<int64_t> stops = manifest_.generate->stop_tokens;

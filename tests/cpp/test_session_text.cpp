@@ -103,7 +103,7 @@ void test_characters_are_held_back_until_whole() {
   CHECK(stream.finish() == kReplaced);
   CHECK(!stream.push(-1).ok());
   CHECK(*tokenizer.decode({3, 6, 4}, false) == "a<end>b");
-  CHECK(*tokenizer.encode("ab<end>\xC3\xA9", true) == (std::vector<int64_t>{5, 6, 2}));
+  CHECK(*tokenizer.encode("ab<end>\xC3\xA9", Special::kAll) == (std::vector<int64_t>{5, 6, 2}));
   CHECK(*tokenizer.id("<end>") == 6 && *tokenizer.id("ab") == 5 && !tokenizer.id("c"));
 }
 
@@ -119,7 +119,7 @@ void test_runs_of_bytes_are_held_back_until_their_end() {
   CHECK(stream.finish() == kReplaced);
   // A run that is no UTF-8 as a whole is none in its parts.
   CHECK(*tokenizer.decode({byte('x'), byte(0xFF), 2}, true) == std::string(kReplaced) + kReplaced + "a");
-  CHECK(*tokenizer.encode("\xC3\xA9 a", false) == (std::vector<int64_t>{byte(0xC3), byte(0xA9), 3}));
+  CHECK(*tokenizer.encode("\xC3\xA9 a", Special::kNone) == (std::vector<int64_t>{byte(0xC3), byte(0xA9), 3}));
 }
 
 // Whatever a decoder is, and wherever its text is cut: the pieces are the whole.
@@ -155,7 +155,7 @@ void test_streams_give_the_whole_text() {
 
 void test_words_are_cut_into_their_longest_tokens() {
   const Tokenizer tokenizer = parsed(kWordPiece);
-  const auto tokens = [&](const std::string& text) { return *tokenizer.encode(text, false); };
+  const auto tokens = [&](const std::string& text) { return *tokenizer.encode(text, Special::kNone); };
   CHECK(tokens("ab") == (std::vector<int64_t>{2}) && tokens("ABba") == (std::vector<int64_t>{2, 4}));
   CHECK(tokens("abc a.") == (std::vector<int64_t>{0, 1, 5}));
   CHECK(tokens("abbbb") == (std::vector<int64_t>{2, 3, 3, 3}) && tokens("abbbbb") == (std::vector<int64_t>{0}));
@@ -167,7 +167,7 @@ void test_words_are_cut_into_their_longest_tokens() {
 
 void test_texts_are_cut_into_their_likeliest_tokens() {
   const Tokenizer tokenizer = parsed(kUnigram);
-  const auto tokens = [&](const std::string& text) { return *tokenizer.encode(text, false); };
+  const auto tokens = [&](const std::string& text) { return *tokenizer.encode(text, Special::kNone); };
   CHECK(tokens("aaa").size() == 2 && tokens("aaaa") == (std::vector<int64_t>{2, 2}));
   CHECK(tokens("azzb") == (std::vector<int64_t>{1, 0, 3}));       // a run of unknown ones is one
   CHECK(tokens("a\xC3\xA9z") == (std::vector<int64_t>{1, 0}));    // some of whose bytes have no tokens
@@ -189,7 +189,7 @@ void test_damaged_files_are_refused() {
       damaged[random() % damaged.size()] = "{}[]\",:0-1eanull\\ "[random() % 18];
       const auto tokenizer = Tokenizer::parse(damaged, "f");
       if (tokenizer.ok()) {
-        (void)tokenizer->encode("ab \xC3\xA9<end>", true);
+        (void)tokenizer->encode("ab \xC3\xA9<end>", Special::kAll);
         (void)tokenizer->decode({0, 1, 2, 3, 4, 200}, false);
       } else {
         CHECK(tokenizer.failure().code == ZO_BUNDLE_ERROR && !tokenizer.failure().found.empty());

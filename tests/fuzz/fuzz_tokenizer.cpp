@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   const std::string text = "The \xC3\xA9t\xC3\xA9's  12\n\n\xF0\x9F\x99\x82 <s>e\xCC\x81";
-  const auto ids = tokenizer->encode(text, true);
+  const auto ids = tokenizer->encode(text, zoexport::Special::kAll);
   if (!ids.ok()) {
     MUST(ids.failure().code == ZO_DATA_ERROR);
     return 0;

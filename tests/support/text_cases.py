@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.hosts import run
+from tests.support.text_checks import ends_of
 from zoexport.core.children import python
 from zoexport.data import tokenize_file, write_examples
 from zoexport.packing import pack
@@ -83,7 +84,7 @@ def make_case(folder: Path, bundles: Path) -> Path:
     for name, records in (("data", DATA), ("mixed", MIXED), ("typed", TYPED)):
         path = folder / f"{name}.jsonl"
         path.write_text("".join(json.dumps(record) + "\n" for record in records))
-        tokenized = tokenize_file(path, bundle, *sizes)
+        tokenized = tokenize_file(path, bundle, *sizes, ends=ends_of(bundle))
         write_examples(tokenized.examples, folder / f"{name}.examples.jsonl")
         (folder / f"{name}.shortened").write_text(str(tokenized.shortened))
     with Dataset() as dataset, Tokenizer.open(bundle) as tokenizer:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 from tests.support.tokenizers import random_text
+from zoexport.core import manifest
 from zoexport.session.tokenizer import Tokenizer
+
+
+def ends_of(bundle: Path) -> list[int]:
+    """The end tokens of a bundle, the one that training appends first; none if it appends none."""
+    text = manifest.read(bundle)["text"]
+    return [text["eos_token"], *text["end_tokens"]] if "eos_token" in text else []
 
 
 def compare(ours: Tokenizer, theirs: Any, *, texts: int, seed: int) -> None:

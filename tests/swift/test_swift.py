@@ -19,6 +19,7 @@ import pytest
 from tests.support import generation_cases, life_cases, text_cases
 from tests.support.compiled import Compiler
 from tests.support.hosts import BUILD, ROOT, check_states, content, environment_tool, make_case, run
+from tests.support.text_checks import ends_of
 from tests.support.trajectories import GOLDEN
 from zoexport.core import manifest
 from zoexport.core.native import library_path
@@ -151,7 +152,7 @@ def train(bundle: Path, folder: Path) -> None:
     run(environment_tool("zoexport"), "train", bundle, *options)
     known = manifest.read(bundle)
     seq_len, vocabulary = known["settings"]["seq_len"], known["model"]["vocab_size"]
-    read = tokenize_file(data, bundle, seq_len, vocabulary)
+    read = tokenize_file(data, bundle, seq_len, vocabulary, ends=ends_of(bundle))
     write_examples(read.examples, folder / "examples.jsonl")
 
 

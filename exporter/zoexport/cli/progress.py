@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from zoexport.core.types import Notice
+
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
@@ -155,7 +157,9 @@ class Phases:
 
     def __call__(self, phase: str, done: float | None) -> None:
         """Report that ``phase`` runs, with the share of it that is done, 0 to 1."""
-        if self._bar is not None:
+        if isinstance(phase, Notice) and self._bar is not None:
+            self._bar.console.print(f"{self._title}: {phase}", highlight=False)
+        elif self._bar is not None:
             total = None if done is None else 1.0
             self._left.at(phase, done)
             self._bar.update(self._task, description=phase, total=total, completed=done or 0.0)
@@ -209,7 +213,9 @@ class Steps:
 
     def phase(self, phase: str, done: float | None) -> None:
         """Report what happens between steps, such as tokenization."""
-        if self._bar is not None:
+        if isinstance(phase, Notice) and self._bar is not None:
+            self._bar.console.print(f"train: {phase}", highlight=False)
+        elif self._bar is not None:
             shown = phase if done is None else f"{phase} {done:.0%}"
             self._bar.update(self._task, description=shown)
         elif not self._silent and phase != self._phase:

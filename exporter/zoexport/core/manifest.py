@@ -155,7 +155,7 @@ def _check_tokens(manifest: dict[str, Any], path: Path) -> None:
     text = manifest.get("text") or {}
     most = manifest["model"].get("vocab_size") or 1 << 31
     for name, entry in (("text", text), ("text.chat", text.get("chat") or {})):
-        for token in entry.get("end_tokens") or ():
+        for token in (*entry.get("end_tokens", ()), entry.get("eos_token", 0)):
             if token >= most:
                 raise _damaged(path, f"the token {token} in {name}, of a vocabulary of {most}")
 

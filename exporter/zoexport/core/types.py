@@ -351,6 +351,10 @@ class LoweringMemory:
 Progress = Callable[[str, "float | None"], None]
 
 
+class Notice(str):
+    """A sentence that a :data:`Progress` gets once, among the names of phases; hosts keep it in view."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Method:
     """A way to train. Found by the registry in ``methods/<folder>/method.py``.

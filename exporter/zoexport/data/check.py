@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,6 @@ from zoexport.data.sources import DataSource, records
 from zoexport.data.sources.convert import line_of
 from zoexport.session.dataset import Dataset
 from zoexport.session.tokenizer import Tokenizer
-
-_BLOCK = 256
-"""Examples that the session reads at once; of a block with a fault it reads each alone."""
 
 _LABELS = 20
 """Completions that are counted by name, at most; data with more of them has no classes."""
@@ -81,8 +78,8 @@ def check(
         tempfile.TemporaryDirectory(prefix="zoexport-") as folder,
     ):
         reader = _Reader(Path(folder), tokenizer, loss, "on" if pack else "off")
-        for block in _blocks(_lines(source, found)):
-            reader.read(block, found)
+        for where, line in _lines(source, found):
+            reader.read(where, line, found)
         rows = reader.rows() if pack and found.lengths else None
     lengths = sorted(found.lengths)
     usable = len(lengths)
@@ -126,54 +123,35 @@ def _lines(source: DataSource, found: _Found) -> Iterator[tuple[str, bytes]]:
             yield where, line.rstrip("\n").encode("utf-8", "surrogatepass")
 
 
-def _blocks(lines: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
-    block = []
-    for line in lines:
-        block.append(line)
-        if len(block) == _BLOCK:
-            yield block
-            block = []
-    if block:
-        yield block
-
-
 class _Reader:
     """The session's reading of lines, with their places in the source."""
 
     def __init__(self, folder: Path, tokenizer: Tokenizer, loss: str, pack: str) -> None:
-        self._block = folder / "block.jsonl"
+        self._line = folder / "line.jsonl"
         self._usable = folder / "usable.jsonl"
         self._tokenizer = tokenizer
         self._how: dict[str, Any] = {"loss": loss, "pack": pack}
 
-    def read(self, block: list[tuple[str, bytes]], found: _Found) -> None:
-        """Count the examples and problems of a block of lines."""
-        path = self._block
-        path.write_bytes(b"\n".join(line for _, line in block) + b"\n")
+    def read(self, where: str, line: bytes, found: _Found) -> None:
+        """Count the example of a line, or its problem."""
+        path = self._line
+        path.write_bytes(line + b"\n")
         with Dataset() as dataset:
             try:
-                shortened = dataset.read(path, self._tokenizer, **self._how)
+                read = dataset.read(path, self._tokenizer, **self._how)
             except DataError as error:
-                if len(block) == 1:
-                    where = error.where.replace(f"{path}:1", block[0][0]).replace(
-                        str(path), block[0][0]
-                    )
-                    found.problem(
-                        DataError(where, found=error.found, expected=error.expected, fix=error.fix)
-                    )
-                    _count_empty(block[0][1], found)
-                    return
-                shortened = -1
-        if len(block) > 1 and shortened:
-            for one in block:
-                self.read([one], found)
-            return
-        for where, line in block:
-            if shortened:
-                found.shortened += 1
-                if len(found.shortened_at) < found.limit:
-                    found.shortened_at.append(where)
-            _count(json.loads(line), self._tokenizer, found)
+                at = error.where.replace(f"{path}:1", where).replace(str(path), where)
+                found.problem(
+                    DataError(at, found=error.found, expected=error.expected, fix=error.fix)
+                )
+                _count_empty(line, found)
+                return
+        found.lengths.append(read.longest)
+        if read.shortened:
+            found.shortened += 1
+            if len(found.shortened_at) < found.limit:
+                found.shortened_at.append(where)
+        _count(json.loads(line), found)
         if self._how["pack"] == "on":  # rows are known of all lines together
             with self._usable.open("ab") as file:
                 file.write(path.read_bytes())
@@ -196,49 +174,28 @@ def _count_empty(line: bytes, found: _Found) -> None:
         )
 
 
-def _count(content: Mapping[str, Any], tokenizer: Tokenizer, found: _Found) -> None:
+def _count(content: Mapping[str, Any], found: _Found) -> None:
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()[:16]
     found.duplicates += digest in found.seen
     found.seen.add(digest)
     if "chosen" in content:
-        _count_pair(content, tokenizer, found)
+        found.shapes["preference"] += 1
+        texts = (content.get(key) for key in ("prompt", "chosen", "rejected"))
+        found.empty += any(isinstance(text, str) and not text.strip() for text in texts)
     elif "messages" in content:
         found.shapes["messages"] += 1
-        found.lengths.append(_length(content["messages"], tokenizer))
     elif "text" in content:
         found.shapes["text"] += 1
         found.empty += not content["text"].strip()
-        found.lengths.append(len(tokenizer.encode(content["text"])))
     else:
-        _count_completion(content, tokenizer, found)
+        _count_completion(content, found)
 
 
-def _length(messages: Sequence[Mapping[str, str]], tokenizer: Tokenizer) -> int:
-    turns = [(turn["role"], turn["content"]) for turn in messages]
-    return len(tokenizer.encode(tokenizer.chat(turns, reply=False), special=False))
-
-
-def _count_pair(content: Mapping[str, Any], tokenizer: Tokenizer, found: _Found) -> None:
-    found.shapes["preference"] += 1
-    answers = content["chosen"], content["rejected"]
-    if isinstance(answers[0], list):
-        prompt = content.get("prompt", [])
-        found.lengths.append(max(_length([*prompt, *one], tokenizer) for one in answers))
-        return
-    texts = (content["prompt"], *answers)
-    found.empty += not all(text.strip() for text in texts)
-    longest = max(len(tokenizer.encode(one, special=False)) for one in answers)
-    found.lengths.append(len(tokenizer.encode(content["prompt"])) + longest)
-
-
-def _count_completion(content: Mapping[str, Any], tokenizer: Tokenizer, found: _Found) -> None:
+def _count_completion(content: Mapping[str, Any], found: _Found) -> None:
     completion = content["completion"]
     choices = content.get("choices")
     found.shapes["completion" if choices is None else "choices"] += 1
     found.empty += not content["prompt"].strip() or not completion.strip()
-    prompt = len(tokenizer.encode(content["prompt"]))
-    longest = max(len(tokenizer.encode(one, special=False)) for one in choices or [completion])
-    found.lengths.append(prompt + longest)
     if choices is not None:
         found.choices[len(choices)] += 1
         found.right[choices.index(completion)] += 1

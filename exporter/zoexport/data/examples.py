@@ -1,10 +1,13 @@
 """Records to examples: tokens, shifted labels, and what does not fit into the sequence length.
 
 * ``text``: tokenized as the tokenizer is configured; every token but the first is predicted.
-* ``prompt`` and ``completion``: tokenized separately (special tokens as configured for the prompt, none for the
-  completion) and joined; the completion's tokens are predicted.
+* ``prompt`` and ``completion``: tokenized separately (special tokens before the prompt as configured, none behind it
+  and none for the completion) and joined; the completion's tokens are predicted.
 * ``messages``: the chat template; the last assistant turn's tokens are predicted.
 * ``prompt``, ``chosen`` and ``rejected``: as choices of which the first is right; of messages, two conversations.
+
+Texts, completions and both answers of a pair end with an end token, in place of what the tokenizer writes behind them.
+Choices, which are compared, do not. The session reads data by the same rules (``runtime_ops/session/examples``).
 
 Nothing precedes the first token of a sequence, so it never is a label. A text longer than the sequence length is cut
 at its end. Otherwise tokens are dropped from the prompt's start: of an example with choices as many as its longest
@@ -17,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +91,7 @@ def tokenize_file(
     vocab_size: int,
     *,
     masked: bool = False,
+    ends: Sequence[int] = (),
     progress: Progress | None = None,
 ) -> Examples:
     """Tokenize a JSON Lines file in this process (which then has loaded transformers).
@@ -98,6 +102,7 @@ def tokenize_file(
         seq_len: the longest sequence, at least 2.
         vocab_size: the model's; no token may be at or above it.
         masked: whether it is a masked language model, whose examples are prompts with a mask.
+        ends: the model's end tokens, the appended one first (``text_entry.end_tokens``).
         progress: called with the share of the file that is done.
 
     Raises:
@@ -116,7 +121,9 @@ def tokenize_file(
     first = list(itertools.islice(records, 1))
     tokenizer = load_tokenizer(tokenizer_dir)
     records = itertools.chain(first, records)
-    pairs = list(tokenize_records(records, tokenizer, seq_len, vocab_size, masked=masked))
+    pairs = list(
+        tokenize_records(records, tokenizer, seq_len, vocab_size, masked=masked, ends=ends)
+    )
     return Examples([example for example, _ in pairs], sum(short for _, short in pairs))
 
 
@@ -165,20 +172,29 @@ def tokenize_records(
     vocab_size: int,
     *,
     masked: bool = False,
+    ends: Sequence[int] = (),
 ) -> Iterator[tuple[Example, bool]]:
-    """Examples in the records' order, each with whether it was shortened."""
+    """Examples in the records' order, each with whether it was shortened.
+
+    Args:
+        masked, ends: see :func:`tokenize_file`.
+    """
     if masked:
         records = (with_completion(record, tokenizer) for record in records)
     records = iter(records)
     while chunk := list(itertools.islice(records, _CHUNK)):
-        for record, sequences in zip(chunk, _encode(chunk, tokenizer), strict=True):
+        encoded = _encode(chunk, tokenizer, masked=masked, ended=bool(ends))
+        for record, sequences in zip(chunk, encoded, strict=True):
             check_vocabulary(record, sequences, tokenizer, vocab_size)
             target = record.target if isinstance(record, CompletionRecord) else 0
             if masked:
                 prompt = Masked(record.where, sequences[0][0], tokenizer)
                 candidates, shortened = _at_masks(prompt, sequences, seq_len)
             else:
-                candidates, shortened = _after_prompts(record, sequences, seq_len)
+                _check_learned(record, sequences)
+                if ends and _must_end(record):
+                    sequences = [(prompt, _ended(text, ends)) for prompt, text in sequences]
+                candidates, shortened = _after_prompts(sequences, seq_len)
             if len({tuple(completion) for _, completion in sequences}) < len(sequences):
                 what = "choices"
                 if isinstance(record, ChatRecord) or (
@@ -198,16 +214,28 @@ _Split = tuple[list[int], list[int]]
 """The tokens that are only read, and those that are learned."""
 
 
-def _encode(chunk: list[Record], tokenizer: Any) -> Iterator[list[_Split]]:
-    """For each record the (prompt, completion) tokens of every candidate; a text is all completion."""
+def _encode(
+    chunk: list[Record], tokenizer: Any, *, masked: bool, ended: bool
+) -> Iterator[list[_Split]]:
+    """For each record the (prompt, completion) tokens of every candidate; a text is all completion.
 
-    def encode(texts: list[str], *, special: bool) -> Iterator[list[int]]:
+    Args:
+        ended: whether an end token takes the place of what the tokenizer writes behind a text.
+    """
+
+    def encode(texts: list[str], *, special: bool, behind: bool = True) -> Iterator[list[int]]:
         if not texts:
             return iter(())
-        return iter(tokenizer(texts, add_special_tokens=special)["input_ids"])
+        dropped = 0 if behind else _written_behind(tokenizer)
+        encoded = tokenizer(texts, add_special_tokens=special)["input_ids"]
+        return (tokens[: len(tokens) - dropped] for tokens in encoded)
 
-    texts = encode([r.text for r in chunk if isinstance(r, TextRecord)], special=True)
-    prompts = encode([r.prompt for r in chunk if isinstance(r, CompletionRecord)], special=True)
+    texts = encode(
+        [r.text for r in chunk if isinstance(r, TextRecord)], special=True, behind=not ended
+    )
+    prompts = encode(
+        [r.prompt for r in chunk if isinstance(r, CompletionRecord)], special=True, behind=masked
+    )
     # Choices are mostly the same words again and again.
     completions = list(
         dict.fromkeys(c for r in chunk if isinstance(r, CompletionRecord) for c in r.completions)
@@ -224,6 +252,27 @@ def _encode(chunk: list[Record], tokenizer: Any) -> Iterator[list[_Split]]:
         else:
             parts = itertools.islice(chats, len(_conversations(record)))
             yield [(tokens[:start], tokens[start:]) for tokens, start in parts]
+
+
+def _written_behind(tokenizer: Any) -> int:
+    """Return how many tokens the tokenizer writes behind a text."""
+    bare, whole = (
+        tokenizer(["a"], add_special_tokens=special)["input_ids"][0] for special in (False, True)
+    )
+    added = len(whole) - len(bare)
+    before = next(n for n in range(added + 1) if whole[n : n + len(bare)] == bare)
+    return added - before
+
+
+def _must_end(record: Record) -> bool:
+    """Return whether the example's end is learned: choices are compared without it, templates write their own."""
+    if isinstance(record, CompletionRecord):
+        return record.pair or len(record.completions) == 1
+    return isinstance(record, TextRecord)
+
+
+def _ended(tokens: list[int], ends: Sequence[int]) -> list[int]:
+    return tokens if tokens[-1] in ends else [*tokens, ends[0]]
 
 
 def _conversations(record: ChatRecord) -> list[ChatRecord]:
@@ -261,9 +310,23 @@ def _at_masks(
     return [Candidate(tokens, labels) for tokens, labels in filled], shortened
 
 
-def _after_prompts(
-    record: Record, sequences: list[_Split], seq_len: int
-) -> tuple[list[Candidate], bool]:
+def _check_learned(record: Record, sequences: list[_Split]) -> None:
+    """Refuse examples without a token to learn; an end token alone is none.
+
+    Raises:
+        DataError: nothing of the text can be predicted.
+    """
+    for prompt, completion in sequences:
+        if not completion or len(prompt) + len(completion) < 2:
+            raise DataError(
+                record.where,
+                found=f"{len(prompt) + len(completion)} tokens, none of which can be predicted",
+                expected="at least one token to be learned that another token precedes",
+                fix="Give a longer text, or a prompt.",
+            )
+
+
+def _after_prompts(sequences: list[_Split], seq_len: int) -> tuple[list[Candidate], bool]:
     """Candidates of prompts and the completions that follow them, and whether tokens were dropped."""
     longest = max(len(completion) for _, completion in sequences)
     room = max(seq_len - longest, 0)
@@ -274,13 +337,6 @@ def _after_prompts(
         tokens = (kept + completion)[:seq_len]
         shortened |= len(tokens) < len(prompt) + len(completion)
         candidates.append(Candidate.predicting(tokens, len(kept)))
-        if all(label == IGNORED for label in candidates[-1].labels):
-            raise DataError(
-                record.where,
-                found=f"{len(prompt) + len(completion)} tokens, none of which can be predicted",
-                expected="at least one token to be learned that another token precedes",
-                fix="Give a longer text, or a prompt.",
-            )
     return candidates, shortened
 
 

@@ -16,7 +16,10 @@ def text_entry(loaded: Any) -> dict[str, Any]:
     tokenizer = loaded.tokenizer
     if tokenizer is None or not tokenizer.is_fast:
         return {}
-    entry: dict[str, Any] = {"end_tokens": _end_tokens(loaded)}
+    ends = end_tokens(loaded)
+    entry: dict[str, Any] = {"end_tokens": sorted(ends)}
+    if ends:
+        entry["eos_token"] = ends[0]
     if tokenizer.mask_token is not None:
         entry["mask"] = {"text": str(tokenizer.mask_token), "id": int(tokenizer.mask_token_id)}
     if getattr(tokenizer, "chat_template", None):
@@ -30,13 +33,23 @@ def text_entry(loaded: Any) -> dict[str, Any]:
     return {"text": entry}
 
 
-def _end_tokens(loaded: Any) -> list[int]:
-    """After which transformers generates nothing more."""
-    known = getattr(getattr(loaded.model, "generation_config", None), "eos_token_id", None)
-    if known is None:
-        known = loaded.tokenizer.eos_token_id
-    tokens = known if isinstance(known, (list, tuple)) else [] if known is None else [known]
-    return sorted({int(token) for token in tokens if 0 <= int(token) < loaded.vocab_size})
+def end_tokens(loaded: Any) -> list[int]:
+    """Return the tokens that end a text; the first is the one that training appends.
+
+    They are the tokenizer's EOS, which trl appends too, and the tokens at which transformers' ``generate`` stops.
+
+    Args:
+        loaded: a ``zoexport.models.Loaded``.
+    """
+    model = loaded.model
+    known = [getattr(loaded.tokenizer, "eos_token_id", None)]
+    for config in (getattr(model, "generation_config", None), model.config):
+        found = getattr(config, "eos_token_id", None)
+        if found is not None:
+            known += found if isinstance(found, (list, tuple)) else [found]
+            break
+    tokens = (token for token in known if isinstance(token, int))
+    return list(dict.fromkeys(token for token in tokens if 0 <= token < loaded.vocab_size))
 
 
 def _turn_ends(tokenizer: Any, form: ChatForm) -> list[int]:

@@ -236,11 +236,33 @@ def _without_weights(
         return None
     kind, config = model_class(config)
     stand_ins = StandIns(files)
-    model = from_pretrained(kind, None, where, notes, config=config, state_dict=stand_ins.tensors)
+    # Without a folder, transformers reads no generation settings, which list the end tokens.
+    generation = _generation_config(folder, where)
+    model = from_pretrained(
+        kind,
+        None,
+        where,
+        notes,
+        config=config,
+        state_dict=stand_ins.tensors,
+        generation_config=generation,
+    )
     model.config.name_or_path = str(folder)
     # Transposing a stand-in would fill memory.
     weights = None if conv1d_paths(model) else stand_ins.weights(model)
     return None if weights is None else (model, weights)
+
+
+def _generation_config(folder: Path, where: str) -> Any | None:
+    """Return the generation settings of a model's folder, None if it has none."""
+    from transformers import GenerationConfig
+
+    try:
+        return GenerationConfig.from_pretrained(str(folder), local_files_only=True)
+    except OSError:  # no file: transformers derives the settings from config.json then
+        return None
+    except Exception as error:  # impossible settings raise many types
+        raise unreadable(where, error) from error
 
 
 def _load_gguf(source: ModelSource, path: Path) -> LoadedModel:

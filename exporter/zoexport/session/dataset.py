@@ -12,7 +12,7 @@ from zoexport.core.errors import DataError
 from zoexport.session import abi, structs
 from zoexport.session.handles import Handle
 from zoexport.session.support import position, stoppable
-from zoexport.session.types import LOSSES, SWITCHES, Candidate, OnPart
+from zoexport.session.types import LOSSES, SWITCHES, Candidate, OnPart, Read
 
 if TYPE_CHECKING:
     from zoexport.session.tokenizer import Tokenizer
@@ -68,7 +68,7 @@ class Dataset(Handle):
         loss: str = "full",
         pack: str = "off",
         on_part: OnPart | None = None,
-    ) -> int:
+    ) -> Read:
         """Append the examples of a data file as people write them (docs/cli.md, "Data"), tokenized for a bundle.
 
         Args:
@@ -78,9 +78,6 @@ class Dataset(Handle):
             pack: of the run; "on": what is compared with nothing fills rows, each an example here, and long texts are
                 divided (docs/packing.md).
             on_part: told how many of the file's bytes are done, some twenty times a second.
-
-        Returns:
-            How many of them were shortened to the bundle's ``seq_len``.
 
         Raises:
             ConfigError: another loss or pack, or a bundle of a masked language model and examples to pack.
@@ -99,7 +96,8 @@ class Dataset(Handle):
                 *(ctypes.byref(options), callback(structs.ON_PART, on_part), None),
                 ctypes.byref(report),
             )
-        return int(report.shortened)
+        note = report.note.decode("utf-8")
+        return Read(report.examples, report.shortened, report.longest, note)
 
     def write(self, path: Path) -> None:
         """Write all examples as a file that :meth:`load` takes, whole or not at all.

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from zoexport.core.types import Progress
+from zoexport.core.types import Notice, Progress
 from zoexport.session import abi, structs
 from zoexport.session.dataset import Dataset
 from zoexport.session.support import stoppable
@@ -57,7 +57,8 @@ def read_examples(
     Args:
         bundle: its folder. data: JSON Lines (docs/cli.md, "Data").
         loss, pack: of the run, as :meth:`Dataset.read` takes them.
-        progress: called with the share of the file that is read.
+        progress: called with the share of the file that is read, and with a notice if examples were shortened or end
+            without an end token.
 
     Returns:
         The examples; and ``examples`` and ``shortened``, how many there are (rows, where they are packed) and did not
@@ -72,14 +73,16 @@ def read_examples(
     report("tokenizing", None)
     with Dataset() as dataset:
         with Tokenizer.open(bundle) as tokenizer:
-            shortened = dataset.read(
+            found = dataset.read(
                 data,
                 tokenizer,
                 loss=loss,
                 pack=pack,
                 on_part=lambda done, total: report("tokenizing", done / total),
             )
-        yield dataset, {"examples": len(dataset), "shortened": shortened}
+        if found.note:
+            report(Notice(found.note), None)
+        yield dataset, {"examples": len(dataset), "shortened": found.shortened}
 
 
 def write_tokens(

@@ -395,7 +395,13 @@ class ReadOptions(Structure):
 class ReadReport(Structure):
     """zo_read_report."""
 
-    _fields_ = (("struct_size", c_uint32), ("examples", c_uint64), ("shortened", c_uint64))
+    _fields_ = (
+        ("struct_size", c_uint32),
+        ("examples", c_uint64),
+        ("shortened", c_uint64),
+        ("longest", c_uint64),
+        ("note", c_char * 512),
+    )
 
 
 class Conditions(Structure):

@@ -53,6 +53,22 @@ class Info:
 
 
 @dataclasses.dataclass(frozen=True)
+class Read:
+    """Result of reading a data file.
+
+    Attributes:
+        examples: number of examples in the file. shortened: how many of them exceed the bundle's ``seq_len``.
+        longest: tokens of the longest example, before it was shortened.
+        note: what to tell the user before training on them, in sentences; or empty.
+    """
+
+    examples: int
+    shortened: int
+    longest: int
+    note: str
+
+
+@dataclasses.dataclass(frozen=True)
 class SlotInfo:
     """A state slot of the manifest. A uint8 slot that is trained has two integers of 4 bits an element."""
 

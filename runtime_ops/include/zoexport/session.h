@@ -678,6 +678,8 @@ typedef struct zo_read_report {
   uint32_t struct_size;
   uint64_t examples;  /* of the file */
   uint64_t shortened; /* of them, those that did not fit the bundle's seq_len */
+  uint64_t longest;   /* tokens of the longest, before it was shortened */
+  char note[512];     /* sentences to show before the first step, such as how many were shortened; or empty */
 } zo_read_report;
 
 /* Appends the examples of a data file as people write them (docs/cli.md, "Data"): JSON Lines of texts, prompts and completions, choices,

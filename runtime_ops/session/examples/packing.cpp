@@ -6,12 +6,13 @@ namespace zoexport {
 
 Status RowPacker::add(const std::vector<int64_t>& tokens, const std::vector<int64_t>& labels, bool divides,
                       const std::string& where) {
-  const bool separated = separator_ && !tokens_.empty() && !tokenizer_.special(tokens.front());
+  const bool separated = !spec_.end_tokens.empty() && !tokens_.empty() && !spec_.ends(tokens_.back()) &&
+                         !tokenizer_.special(tokens.front());
   const size_t least = (separated ? 1 : 0) + (divides ? 1 : tokens.size());
   if (tokens_.size() + least > seq_len_) {
     ZO_TRY(finish());
   } else if (separated) {
-    tokens_.push_back(*separator_);
+    tokens_.push_back(spec_.eos_token.value_or(spec_.end_tokens.front()));
     labels_.push_back(kNoLabel);
   }
   const auto is_label = [](int64_t label) { return label != kNoLabel; };

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "session/data/dataset.h"
+#include "session/manifest/text_spec.h"
 #include "session/text/tokenizer.h"
 
 namespace zoexport {
@@ -15,10 +15,10 @@ namespace zoexport {
 // one begins. Each row becomes an example of the data set.
 class RowPacker {
  public:
-  // `separator`, where there is one, stands between two sequences of which the second begins with no special token. Nothing
-  // is predicted at it. `tokenizer` and `dataset` must outlive the packer.
-  RowPacker(size_t seq_len, std::optional<int64_t> separator, const Tokenizer& tokenizer, Dataset& dataset)
-      : seq_len_(seq_len), separator_(separator), tokenizer_(tokenizer), dataset_(dataset) {}
+  // An end token of `spec` stands between two sequences of which the first ends with none and the second begins with no
+  // special token. Nothing is predicted at it. The references must outlive the packer.
+  RowPacker(size_t seq_len, const TextSpec& spec, const Tokenizer& tokenizer, Dataset& dataset)
+      : seq_len_(seq_len), spec_(spec), tokenizer_(tokenizer), dataset_(dataset) {}
 
   // Adds a sequence; `labels[t]` follows `tokens[t]`, or is kNoLabel. `divides`: its tokens fill the rest of the row, and those
   // that are left the rows after it; otherwise it is at most seq_len long, and stays in one row. A label whose own token is
@@ -30,7 +30,7 @@ class RowPacker {
 
  private:
   size_t seq_len_;
-  std::optional<int64_t> separator_;
+  const TextSpec& spec_;
   const Tokenizer& tokenizer_;
   Dataset& dataset_;
   std::vector<int64_t> tokens_;  // of the open row

@@ -26,7 +26,9 @@ struct Made {
   std::vector<Tokens> tokens;
   std::vector<Tokens> labels;
   size_t target = 0;
+  size_t length = 0;  // of the longest sequence, before it was shortened
   bool shortened = false;
+  bool endless = false;
   bool divides = false;  // whether it may go on in a second row
 };
 
@@ -106,10 +108,18 @@ class Reader {
     }
     ZO_ASSIGN(sequences, sequences_of(record, where));
     ZO_TRY(check_vocabulary(sequences, where));
+    if (!options_.masked) {
+      ZO_TRY(check_learned(sequences, where));
+    }
+    const bool ends = !options_.masked && must_end(record);
+    if (ends && spec_.eos_token) {
+      append_end(sequences);
+    }
     const bool divides = options_.pack && std::holds_alternative<TextRecord>(record);
     const size_t most = divides ? SIZE_MAX : options_.seq_len;
-    ZO_ASSIGN(made, options_.masked ? at_masks(sequences, where) : after_prompts(sequences, most, where));
+    ZO_ASSIGN(made, options_.masked ? at_masks(sequences, where) : after_prompts(sequences, most));
     made.divides = divides;
+    made.endless = ends && !spec_.eos_token;
     std::set<Tokens> different;
     for (const Sequence& one : sequences) {
       different.insert(one.completion);
@@ -146,7 +156,22 @@ class Reader {
     return {};
   }
 
-  Result<Tokens> encode(const std::string& text, bool special, const std::string& where) const {
+  // Whether the end of the example is learned; choices are compared without it.
+  bool must_end(const Record& record) const {
+    const auto* completion = std::get_if<CompletionRecord>(&record);
+    const bool plain = completion != nullptr && (completion->pair || completion->completions.size() == 1);
+    return options_.loss != ZO_LOSS_CHOICES && (plain || std::holds_alternative<TextRecord>(record));
+  }
+
+  void append_end(std::vector<Sequence>& sequences) const {
+    for (Sequence& one : sequences) {
+      if (!spec_.ends(one.completion.back())) {
+        one.completion.push_back(*spec_.eos_token);
+      }
+    }
+  }
+
+  Result<Tokens> encode(const std::string& text, Special special, const std::string& where) const {
     auto tokens = tokenizer_.encode(text, special);
     return tokens.ok() ? std::move(tokens) : Result<Tokens>(at(where, tokens.failure()));
   }
@@ -157,7 +182,7 @@ class Reader {
     if (known != completions_.end()) {
       return known->second;
     }
-    ZO_ASSIGN(tokens, encode(text, /*special=*/false, where));
+    ZO_ASSIGN(tokens, encode(text, Special::kNone, where));
     if (completions_.size() == kMostKnown) {
       completions_.clear();
     }
@@ -168,10 +193,10 @@ class Reader {
   Result<std::vector<Sequence>> sequences_of(const Record& record, const std::string& where) {
     std::vector<Sequence> sequences;
     if (const auto* text = std::get_if<TextRecord>(&record)) {
-      ZO_ASSIGN(tokens, encode(text->text, /*special=*/true, where));
+      ZO_ASSIGN(tokens, encode(text->text, spec_.eos_token ? Special::kBefore : Special::kAll, where));
       sequences.push_back({{}, std::move(tokens)});
     } else if (const auto* completion = std::get_if<CompletionRecord>(&record)) {
-      ZO_ASSIGN(prompt, encode(completion->prompt, /*special=*/true, where));
+      ZO_ASSIGN(prompt, encode(completion->prompt, options_.masked ? Special::kAll : Special::kBefore, where));
       for (const std::string& one : completion->completions) {
         ZO_ASSIGN(tokens, completion_tokens(one, where));
         sequences.push_back({prompt, std::move(tokens)});
@@ -199,8 +224,8 @@ class Reader {
     const std::vector<Message> before(messages.begin(), messages.end() - 1);
     const auto prompt =
         before.empty() ? Result<std::string>(std::string()) : chat_text(spec_, before, /*reply=*/true, now);
-    ZO_ASSIGN(whole, encode(*text, /*special=*/false, where));
-    ZO_ASSIGN(first, encode(prompt.ok() ? *prompt : std::string(), /*special=*/false, where));
+    ZO_ASSIGN(whole, encode(*text, Special::kNone, where));
+    ZO_ASSIGN(first, encode(prompt.ok() ? *prompt : std::string(), Special::kNone, where));
     const auto begin = whole.begin() + static_cast<ptrdiff_t>(common_prefix(whole, first));
     return Sequence{{whole.begin(), begin}, {begin, whole.end()}};
   }
@@ -219,8 +244,21 @@ class Reader {
     return {};
   }
 
+  // The end token alone is nothing to learn.
+  static Status check_learned(const std::vector<Sequence>& sequences, const std::string& where) {
+    for (const Sequence& one : sequences) {
+      const size_t all = one.prompt.size() + one.completion.size();
+      if (one.completion.empty() || all < 2) {
+        return unusable(where, std::to_string(all) + " tokens, none of which can be predicted",
+                        "at least one token to be learned that another token precedes",
+                        "Give a longer text, or a prompt.");
+      }
+    }
+    return {};
+  }
+
   // `most`: tokens of a sequence; what is above is shortened.
-  Result<Made> after_prompts(const std::vector<Sequence>& sequences, size_t most, const std::string& where) const {
+  static Made after_prompts(const std::vector<Sequence>& sequences, size_t most) {
     Made made;
     const size_t room = most - std::min(most, longest(sequences));
     for (const Sequence& one : sequences) {
@@ -229,15 +267,11 @@ class Reader {
       tokens.insert(tokens.end(), one.completion.begin(), one.completion.end());
       tokens.resize(std::min(tokens.size(), most));
       const size_t all = one.prompt.size() + one.completion.size();
+      made.length = std::max(made.length, all);
       made.shortened = made.shortened || tokens.size() < all;
       // A label for each token of the completion, where the token before it is; the first of all has none.
       Tokens labels(tokens.size(), kNoLabel);
       const size_t start = std::max<size_t>(kept, 1);
-      if (tokens.size() <= start) {
-        return unusable(where, std::to_string(all) + " tokens, none of which can be predicted",
-                        "at least one token to be learned that another token precedes",
-                        "Give a longer text, or a prompt.");
-      }
       std::copy(tokens.begin() + static_cast<ptrdiff_t>(start), tokens.end(),
                 labels.begin() + static_cast<ptrdiff_t>(start) - 1);
       made.tokens.push_back(std::move(tokens));
@@ -282,6 +316,7 @@ class Reader {
     MaskedPrompt masked(prompt, static_cast<size_t>(place - prompt.begin()), tokenizer_);
     Made made;
     const size_t most = longest(sequences);
+    made.length = prompt.size() - 1 + most;
     if (!masked.shorten(options_.seq_len - std::min(options_.seq_len, most), made.shortened) ||
         most > options_.seq_len) {
       return unusable(where, "a completion that leaves no room for the tokenizer's special tokens",
@@ -304,17 +339,36 @@ class Reader {
 
 }  // namespace
 
+std::string ReadReport::note(size_t seq_len) const {
+  std::string text;
+  if (shortened > 0) {
+    text = std::to_string(shortened) + " of " + std::to_string(examples) + " examples " +
+           (shortened == 1 ? "is longer than seq_len=" : "are longer than seq_len=") + std::to_string(seq_len) +
+           (shortened == 1 ? " and is shortened. " : " and are shortened. ") +
+           "Compile with a larger seq_len: the longest of them has " + std::to_string(needed) + " tokens.";
+  }
+  if (endless > 0) {
+    text +=
+        std::string(text.empty() ? "" : " ") +
+        "Texts and completions are trained without an end token, as the bundle has none: generated text ends only at "
+        "a stop string or a token limit.";
+  }
+  return text;
+}
+
 Result<ReadReport> read_examples(const std::string& path, const Tokenizer& tokenizer, const TextSpec& spec,
                                  const ReadOptions& options, Dataset& dataset, const GoOn& go_on) {
   Reader reader(tokenizer, spec, options);
-  const auto end = spec.end_tokens.empty() ? std::nullopt : std::make_optional(spec.end_tokens.front());
-  RowPacker packer(options.seq_len, end, tokenizer, dataset);
+  RowPacker packer(options.seq_len, spec, tokenizer, dataset);
   ReadReport report;
   const auto take = [&](const std::string& line, size_t number) -> Status {
     const std::string where = path + ":" + std::to_string(number);
     ZO_ASSIGN(made, reader.example(line, where));
     ++report.examples;
     report.shortened += made.shortened ? 1 : 0;
+    report.endless += made.endless ? 1 : 0;
+    report.longest = std::max<uint64_t>(report.longest, made.length);
+    report.needed = made.shortened ? std::max<uint64_t>(report.needed, made.length) : report.needed;
     if (options.pack && made.tokens.size() == 1) {
       return packer.add(made.tokens[0], made.labels[0], made.divides, where);
     }

@@ -25,6 +25,12 @@ struct ReadOptions {
 struct ReadReport {
   uint64_t examples = 0;
   uint64_t shortened = 0;
+  uint64_t longest = 0;  // tokens of the longest example, before it was shortened
+  uint64_t needed = 0;   // tokens of the longest one that was shortened
+  uint64_t endless = 0;  // texts and completions that got no end token, as the bundle has none
+
+  // What whoever trains on the examples should know, in sentences; empty where there is nothing.
+  std::string note(size_t seq_len) const;
 };
 
 // Appends the examples of a JSON Lines file, and on failure those before it. `spec` is that of the bundle's manifest; `go_on`
@@ -35,6 +41,10 @@ struct ReadReport {
 //                        the prompt, of which what does not fit is cut off its begin
 //   prompt, chosen, rejected   likewise, the two answers being choices of which the first is right
 //   messages             as the model's chat template writes them; the last turn is predicted, of a pair both last turns
+//
+// Texts, completions and both answers of a pair end with `spec`'s eos_token: it takes the place of what the tokenizer writes
+// behind a text, follows no end token, and is cut off with an end that does not fit. It is not appended to choices, to what
+// loss=choices compares, and for encoders.
 //
 // With `pack`, an example of one sequence becomes part of a row, and a text that does not fit goes on in the next row.
 Result<ReadReport> read_examples(const std::string& path, const Tokenizer& tokenizer, const TextSpec& spec,

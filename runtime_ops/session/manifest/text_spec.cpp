@@ -20,10 +20,14 @@ bool among(const Names& names, const std::string& name) {
   return std::any_of(names.begin(), names.end(), [&](const char* one) { return name == one; });
 }
 
+int64_t read_token(const JsonNode& node, int64_t vocab_size) {
+  return node.integer(0, (vocab_size > 0 ? vocab_size : kMostIds) - 1);
+}
+
 std::vector<int64_t> read_tokens(const JsonNode& node, int64_t vocab_size) {
   std::vector<int64_t> tokens;
   for (const JsonNode& token : node.items()) {
-    tokens.push_back(token.integer(0, (vocab_size > 0 ? vocab_size : kMostIds) - 1));
+    tokens.push_back(read_token(token, vocab_size));
   }
   return tokens;
 }
@@ -91,9 +95,16 @@ ChatForm read_chat(const JsonNode& node, int64_t vocab_size) {
 
 }  // namespace
 
+bool TextSpec::ends(int64_t token) const {
+  return std::find(end_tokens.begin(), end_tokens.end(), token) != end_tokens.end();
+}
+
 TextSpec read_text_spec(const JsonNode& node, int64_t vocab_size) {
   TextSpec text;
   text.end_tokens = read_tokens(node.member("end_tokens"), vocab_size);
+  if (node.has("eos_token")) {
+    text.eos_token = read_token(node.member("eos_token"), vocab_size);
+  }
   if (node.has("chat")) {
     text.chat = read_chat(node.member("chat"), vocab_size);
   }
@@ -102,8 +113,7 @@ TextSpec read_text_spec(const JsonNode& node, int64_t vocab_size) {
   }
   if (node.has("mask")) {
     const JsonNode mask = node.member("mask");
-    text.mask = MaskToken{mask.member("text").text(),
-                          mask.member("id").integer(0, (vocab_size > 0 ? vocab_size : kMostIds) - 1)};
+    text.mask = MaskToken{mask.member("text").text(), read_token(mask.member("id"), vocab_size)};
     if (text.mask->text.empty()) {
       mask.member("text").problem("the text of a token");
     }

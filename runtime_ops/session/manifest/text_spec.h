@@ -41,10 +41,13 @@ struct MaskToken {
 };
 
 struct TextSpec {
-  std::vector<int64_t> end_tokens;  // after which nothing more is generated
+  std::vector<int64_t> end_tokens;   // after which nothing more is generated
+  std::optional<int64_t> eos_token;  // end token that training appends to texts and completions
   std::optional<ChatForm> chat;
   std::string no_chat;            // why there is no chat
   std::optional<MaskToken> mask;  // of masked language models
+
+  bool ends(int64_t token) const;  // whether it is one of end_tokens
 };
 
 inline constexpr char kDatePlace[] = "\xEE\x80\x80";  // U+E000

@@ -21,10 +21,12 @@ PostProcessor PostProcessor::read(const JsonNode& root) {
   return made;
 }
 
-std::vector<uint32_t> PostProcessor::apply(const std::vector<uint32_t>& ids) const {
+std::vector<uint32_t> PostProcessor::apply(const std::vector<uint32_t>& ids, bool behind) const {
   std::vector<uint32_t> result(before_);
   result.insert(result.end(), ids.begin(), ids.end());
-  result.insert(result.end(), behind_.begin(), behind_.end());
+  if (behind) {
+    result.insert(result.end(), behind_.begin(), behind_.end());
+  }
   return result;
 }
 

@@ -14,7 +14,8 @@ class PostProcessor {
   // Of the tokenizer.json whose root is given, which may have none. An unknown kind is a problem of the document.
   static PostProcessor read(const JsonNode& root);
 
-  std::vector<uint32_t> apply(const std::vector<uint32_t>& ids) const;
+  // `behind`: also those that follow the text.
+  std::vector<uint32_t> apply(const std::vector<uint32_t>& ids, bool behind) const;
 
  private:
   void add(const JsonNode& node);

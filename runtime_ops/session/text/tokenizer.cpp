@@ -62,7 +62,7 @@ Result<Tokenizer> Tokenizer::open(const BundleFiles& files, const Manifest& mani
   return parse(text, where);
 }
 
-Result<std::vector<int64_t>> Tokenizer::encode(std::string_view text, bool special) const {
+Result<std::vector<int64_t>> Tokenizer::encode(std::string_view text, Special special) const {
   if (text.size() > kLongestText) {
     return Failure{ZO_DATA_ERROR, "text", std::to_string(text.size()) + " bytes",
                    "at most " + std::to_string(kLongestText), "Give it in parts."};
@@ -95,8 +95,8 @@ Result<std::vector<int64_t>> Tokenizer::encode(std::string_view text, bool speci
       }
     }
   }
-  if (special) {
-    ids = parts_->post_processor.apply(ids);
+  if (special != Special::kNone) {
+    ids = parts_->post_processor.apply(ids, special == Special::kAll);
   }
   return std::vector<int64_t>(ids.begin(), ids.end());
 }

@@ -32,6 +32,10 @@ class TextStream {
   bool skip_special_;
 };
 
+// Which of the tokens that a tokenizer writes around a text are taken: none, those before it (a prompt, after which its text
+// goes on), or all.
+enum class Special { kNone, kBefore, kAll };
+
 // Used by one thread at a time, as it keeps the words that it has seen.
 class Tokenizer {
  public:
@@ -43,9 +47,8 @@ class Tokenizer {
   Tokenizer(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  // Tokens of a text, which is UTF-8; `special`: with those that the tokenizer writes around it. Those that the text names
-  // are always found.
-  Result<std::vector<int64_t>> encode(std::string_view text, bool special) const;
+  // Tokens of a text, which is UTF-8. Special tokens that the text names are always found.
+  Result<std::vector<int64_t>> encode(std::string_view text, Special special) const;
   // Text of tokens, `skip_special`: without special ones.
   Result<std::string> decode(const std::vector<int64_t>& ids, bool skip_special) const;
   // The same, token by token. The tokenizer outlives it.

@@ -31,7 +31,10 @@ def bundle(tmp_path: Path) -> Path:
     tiny_tokenizer(chat_template=None).save_pretrained(files)
     bundles.write_bundle(tmp_path / "like")
     model = json.loads((tmp_path / "like" / "manifest.json").read_text())["model"]
-    changes = {"text": {"end_tokens": []}, "model": {**model, "vocab_size": VOCAB_SIZE}}
+    changes = {
+        "text": {"end_tokens": [2], "eos_token": 2},
+        "model": {**model, "vocab_size": VOCAB_SIZE},
+    }
     return tokenizers.write_bundle(
         tmp_path / "bundle",
         files,
@@ -52,7 +55,7 @@ def test_tokens_are_written_as_transformers_makes_them(bundle: Path, tmp_path: P
     counts = write_tokens(
         bundle, data, tmp_path / "tokens.jsonl", progress=lambda phase, _: told.append(phase)
     )
-    expected = tokenize_file(data, tmp_path / "files", 24, VOCAB_SIZE)
+    expected = tokenize_file(data, tmp_path / "files", 24, VOCAB_SIZE, ends=[2])
     write_examples(expected.examples, tmp_path / "expected.jsonl")
     assert (tmp_path / "tokens.jsonl").read_bytes() == (tmp_path / "expected.jsonl").read_bytes()
     assert counts == {"examples": 3, "shortened": expected.shortened}

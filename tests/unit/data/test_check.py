@@ -46,8 +46,8 @@ def test_what_a_file_holds(bundle: Path, tmp_path: Path, capfd: pytest.CaptureFi
         [
             *[size["It was"] + max(size["a"], size["b"])] * 3,
             size["It"] + max(size["a"], size["b"], size["c"]),
-            size[texts[0]["text"]],
-            size[" "] + size["a"],
+            size[texts[0]["text"]] + 1,  # with the end token, which choices do not have
+            size[" "] + size["a"] + 1,
         ]
     )
     assert found["tokens"] == {
@@ -138,7 +138,7 @@ def test_pairs_are_asked_for_and_counted(
         longest = len(tokenizer.encode("It was")) + len(
             tokenizer.encode(pairs[0]["rejected"], special=False)
         )
-    assert found["tokens"]["longest"] == longest
+    assert found["tokens"]["longest"] == longest + 1  # the end token
     found = check(capfd, 1, data, "--bundle", bundle, "--loss", "dpo")
     assert [one["where"] for one in found["problems"]] == [f"{data}:3", f"{data}:4"]
     assert found["shapes"] == {"preference": 2}

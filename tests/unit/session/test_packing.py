@@ -40,14 +40,15 @@ def rows_of(
         # A text is read as a whole where rows are long enough.
         long = 10_000 if "text" in line else seq_len
         (example,) = tokenize_file(
-            write(folder, [line]), folder / "files", long, VOCABULARY
+            write(folder, [line]), folder / "files", long, VOCABULARY, ends=[END]
         ).examples
         if len(example.candidates) > 1:
             rows.append(example)
             continue
         candidate = example.candidates[0]
         tokens, labels = list(candidate.tokens), list(candidate.labels)
-        between = [END] if open_row[0] and tokens[0] not in special else []
+        ended = not open_row[0] or open_row[0][-1] == END
+        between = [] if ended or tokens[0] in special else [END]
         least = len(between) + (1 if "text" in line else len(tokens))
         if len(open_row[0]) + least > seq_len:
             end()
@@ -96,12 +97,12 @@ def test_every_label_of_every_text_is_predicted_once(tmp_path: Path) -> None:
     lines = [{"text": "".join(words[i : i + 30])} for i in range(0, 600, 30)]
     lines += [{"text": "It was great"}] * 40
     path = write(tmp_path, lines)
-    whole = tokenize_file(path, tmp_path / "files", 10_000, VOCABULARY).examples
+    whole = tokenize_file(path, tmp_path / "files", 10_000, VOCABULARY, ends=[END]).examples
     expected = [label for one in whole for label in one.candidates[0].labels if label != IGNORED]
     found: list[int] = []
     with Dataset() as packed, Dataset() as apart, Tokenizer.open(made) as tokenizer:
-        assert packed.read(path, tokenizer, pack="on") == 0
-        assert apart.read(path, tokenizer) == 20
+        assert packed.read(path, tokenizer, pack="on").shortened == 0
+        assert apart.read(path, tokenizer).shortened == 20
         packed.write(tmp_path / "rows.jsonl")
         assert len(packed) < len(apart) == 60
     for line in (tmp_path / "rows.jsonl").read_text().splitlines():

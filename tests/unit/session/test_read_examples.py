@@ -13,6 +13,7 @@ import pytest
 
 from tests.support import bundles, split_bundles, tokenizers
 from tests.support.chat_templates import TEMPLATES, chatting
+from tests.support.text_checks import ends_of
 from tests.support.tiny_models import CHAT_TEMPLATE, masking_tokenizer
 from zoexport.core.errors import Cancelled, ConfigError, DataError
 from zoexport.data import tokenize_file, write_examples
@@ -32,10 +33,12 @@ def bundle(
     masked: bool = False,
     end_tokens: Sequence[int] = (),
 ) -> Path:
-    """A bundle with this tokenizer of transformers."""
+    """A bundle with this tokenizer of transformers; the first of the end tokens is appended."""
     files = folder / "files"
     theirs.save_pretrained(files)
-    text: dict[str, Any] = {"end_tokens": list(end_tokens)}
+    text: dict[str, Any] = {"end_tokens": sorted(end_tokens)}
+    if end_tokens:
+        text["eos_token"] = end_tokens[0]
     if getattr(theirs, "chat_template", None):
         form = chat_form(theirs)
         assert isinstance(form, ChatForm)
@@ -63,10 +66,11 @@ def write(folder: Path, lines: Sequence[object]) -> Path:
 
 def same(folder: Path, path: Path, seq_len: int = 24, *, masked: bool = False) -> int:
     """Check that both readers give the same examples; how many were shortened."""
-    expected = tokenize_file(path, folder / "files", seq_len, VOCABULARY, masked=masked)
+    ends = ends_of(folder / "bundle")
+    expected = tokenize_file(path, folder / "files", seq_len, VOCABULARY, masked=masked, ends=ends)
     write_examples(expected.examples, folder / "tokens.jsonl")
     with Dataset() as ours, Dataset() as theirs, Tokenizer.open(folder / "bundle") as tokenizer:
-        assert ours.read(path, tokenizer) == expected.shortened
+        assert ours.read(path, tokenizer).shortened == expected.shortened
         theirs.load(folder / "tokens.jsonl")
         assert len(ours) == len(expected.examples)
         assert ours.digest() == theirs.digest()
@@ -91,7 +95,7 @@ def random_line(generator: random.Random) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", ["gpt2", "smollm2", "qwen2", "llama3", "llama2", "gemma", "phi3"])
 def test_texts_prompts_and_choices(tmp_path: Path, kind: str) -> None:
     generator = random.Random(f"lines of {kind}")
-    bundle(tmp_path, tokenizers.tokenizer(kind))
+    bundle(tmp_path, tokenizers.tokenizer(kind), end_tokens=(2, 1))
     lines: list[object] = [random_line(generator) for _ in range(120)]
     lines[7:7] = ["", "   "]  # blank ones
     assert 10 < same(tmp_path, write(tmp_path, lines)) < 120
