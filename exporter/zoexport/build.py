@@ -388,7 +388,7 @@ def _fill(
 
     from zoexport import adapters
     from zoexport.calibration import calibration_tokens, formats_of
-    from zoexport.data.text_entry import end_tokens, text_entry
+    from zoexport.data.text_entry import text_entry
     from zoexport.decoding import add_generating, generating_graph, together
     from zoexport.directions import directions_of
     from zoexport.ir import frozen
@@ -416,7 +416,7 @@ def _fill(
         graph.source = frozen.RowsWithoutChosen(loaded.weights, graph.chosen)
     if calibration is not None:
         graph.calibration = calibration_tokens(
-            calibration, folder, graph.seq_len, loaded.vocab_size, end_tokens(loaded)
+            calibration, folder, graph.seq_len, loaded.vocab_size
         )
     made = None
     if together(planned, graph):

@@ -27,7 +27,6 @@ from zoexport.core.untouched import untouched_zeros
 from zoexport.data import corpus, tokenize_file
 from zoexport.data.examples import tokenize_records
 from zoexport.data.records import read_records
-from zoexport.data.text_entry import end_tokens
 from zoexport.models.targets import adapter_targets
 
 if TYPE_CHECKING:
@@ -67,18 +66,13 @@ def formats_of(
     return calibrate(loaded, modules, rows, outliers=settings["outliers"], search=search)
 
 
-def calibration_tokens(
-    path: Path, tokenizer: Path, seq_len: int, vocabulary: int, ends: Sequence[int] = ()
-) -> Tensor:
+def calibration_tokens(path: Path, tokenizer: Path, seq_len: int, vocabulary: int) -> Tensor:
     """int64 (n, seq_len): the tokens of a data file's examples, padded on the right with 0, for targets that calibrate.
-
-    Args:
-        ends: end tokens, as :func:`~zoexport.data.tokenize_file` takes them.
 
     Raises:
         DataError: a line cannot be used, or there is none.
     """
-    examples = tokenize_file(path, tokenizer, seq_len, vocabulary, ends=ends).examples
+    examples = tokenize_file(path, tokenizer, seq_len, vocabulary).examples
     rows = [candidate.tokens for example in examples for candidate in example.candidates]
     return torch.tensor([row + [0] * (seq_len - len(row)) for row in rows], dtype=torch.int64)
 
@@ -118,12 +112,7 @@ def calibration_rows(
     # The corpus is text without masks, whose activations an encoder has as well.
     masked = is_masked(loaded.model) and data is not None
     examples = tokenize_records(
-        records,
-        loaded.tokenizer,
-        seq_len,
-        loaded.vocab_size,
-        masked=masked,
-        ends=end_tokens(loaded),
+        records, loaded.tokenizer, seq_len, loaded.vocab_size, masked=masked
     )
     return [example.candidates[example.target].tokens for example, _ in examples]
 

@@ -21,8 +21,8 @@ def test_a_bundle_that_packs_does_so_everywhere(compiler: Compiler, tmp_path: Pa
     bundle = compiler.bundle("llama", "mebp", pack="on", seq_len=24, generate="on")
     data = tmp_path / "texts.jsonl"
     lines: list[dict[str, Any]] = [{"text": " ".join(SENTENCES[:3])}]
-    lines += [{"text": sentence[:20]} for sentence in SENTENCES]
-    lines += [{"prompt": sentence[:10], "completion": " great"} for sentence in SENTENCES]
+    lines += [{"text": sentence[:8]} for sentence in SENTENCES]
+    lines += [{"prompt": sentence[:5], "completion": " great"} for sentence in SENTENCES]
     data.write_text("".join(json.dumps(line) + "\n" for line in lines))
     opened = Bundle.open(bundle)
     ours = opened.train(data, state=tmp_path / "ours", steps=6, eval_data=data, eval_every=3)

@@ -102,7 +102,7 @@ def tokenize_file(
         seq_len: the longest sequence, at least 2.
         vocab_size: the model's; no token may be at or above it.
         masked: whether it is a masked language model, whose examples are prompts with a mask.
-        ends: the model's end tokens, the appended one first (``text_entry.end_tokens``).
+        ends: the model's end tokens, the appended one first (``text_entry.end_tokens``); calibration appends none.
         progress: called with the share of the file that is done.
 
     Raises:

@@ -12,7 +12,6 @@ from zoexport.data import IGNORED, Candidate, corpus
 from zoexport.data.examples import tokenize_records
 from zoexport.data.plain import cut_text
 from zoexport.data.records import Record, read_records
-from zoexport.data.text_entry import end_tokens
 from zoexport.ir.capture import position_limit
 from zoexport.sensitivity.config import MaskConfig
 
@@ -93,13 +92,7 @@ def _examples(file: Path, loaded: LoadedModel, config: MaskConfig) -> list[Candi
     # Twice over the file: most of a long one is never tokenized.
     drawn = set(_drawn(sum(1 for _ in read_records(file)), config))
     records: list[Record] = [r for place, r in enumerate(read_records(file)) if place in drawn]
-    examples = tokenize_records(
-        records,
-        loaded.tokenizer,
-        config.seq_len,
-        loaded.vocab_size,
-        ends=end_tokens(loaded),
-    )
+    examples = tokenize_records(records, loaded.tokenizer, config.seq_len, loaded.vocab_size)
     return [example.candidates[example.target] for example, _ in examples]
 
 
