@@ -302,11 +302,11 @@ def capture_length(
     planned: Plan, model: Any, chosen: Mapping[str, Any] | None = None
 ) -> int | None:
     """The tokens of a row by which sizes that follow the sequence are detected; None where the model has too few."""
-    from zoexport.ir.capture import position_limit
+    from zoexport.ir.capture import capture_limit
     from zoexport.ir.lengths import marker_prime
 
     sizes = sizes_of(planned.config, model, chosen)
-    return marker_prime(planned.config.seq_len, sizes, position_limit(model))
+    return marker_prime(planned.config.seq_len, sizes, capture_limit(model))
 
 
 def captured(model: Any, length: int, seq_len: int, progress: Progress) -> TrainingGraph:
@@ -315,8 +315,7 @@ def captured(model: Any, length: int, seq_len: int, progress: Progress) -> Train
     from zoexport.ir.verify import verify
 
     progress("capturing the model", None)
-    graph = capture(model, length)
-    graph.seq_len = seq_len
+    graph = capture(model, length, seq_len=seq_len)
     verify(graph)
     return graph
 
@@ -389,7 +388,7 @@ def _fill(
     from zoexport import adapters
     from zoexport.calibration import calibration_tokens, formats_of
     from zoexport.data.text_entry import text_entry
-    from zoexport.decoding import add_generating, generating_graph, together
+    from zoexport.decoding import add_generating, generating_graph, notes, together
     from zoexport.directions import directions_of
     from zoexport.ir import frozen
 
@@ -442,6 +441,7 @@ def _fill(
         **_description(planned, lowered, graph, settings),
         "notes": [*loaded.notes, *lowered.notes],
         "required_ops": sorted({*lowered.required_ops, *generating.required_ops}),
+        "notes": [*lowered.notes, *notes(planned, generating)],
         **({"weights": {"file": WEIGHTS}} if names else {}),
         **({} if directions is None else {"lora_init": directions.facts}),
         "model": {

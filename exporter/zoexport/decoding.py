@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,11 @@ from zoexport.data.text_entry import end_tokens
 if TYPE_CHECKING:
     from zoexport.build import Plan
 
+_LOG = logging.getLogger(__name__)
+
 PREFIX = "generate."
 """Of the programs' names, which differ from those of programs that train."""
+_REMEDY = "export what was trained (zoexport adapter export) and generate with transformers"
 TOGETHER_LENGTHS = (1, 32)
 """Tokens in one call of programs of all layers together, each of which is as large as the model."""
 
@@ -48,7 +52,14 @@ def generating_graph(
     try:
         return _captured(planned, loaded.model, graph, progress)
     except VerifyError as error:
-        return Generating({"problem": f"{error.where} found {error.found}"})
+        _LOG.debug("no programs that generate: %s", error)
+        return Generating({"problem": _sentence(loaded.model, error.expected)})
+
+
+def notes(planned: Plan, made: Generating) -> list[str]:
+    """Return the sentence that tells the user why the bundle does not generate, unless the settings ask for that."""
+    problem = made.entry.get("problem")
+    return [] if problem is None or planned.config.generate == "off" else [problem]
 
 
 def together(planned: Plan, graph: TrainingGraph) -> bool:
@@ -102,16 +113,27 @@ def add_generating(
 def _problem(planned: Plan, graph: TrainingGraph) -> str | None:
     """Why there are no such programs."""
     if planned.config.generate == "off":
-        return "compiled with generate=off"
+        return "it was compiled with generate=off; compile it again without this setting"
     if graph.pad_token is not None:
-        return "a masked language model does not generate"
+        return "a masked language model does not generate text"
     if not isinstance(planned.target, Generates):
-        engine = planned.target.engine
-        return f"target {planned.target.name} with engine={engine} has no programs that generate"
+        target = planned.target
+        return (
+            f"target {target.name} with engine={target.engine} does not generate text: "
+            "export what was trained into a bundle for host or android-cpu, or to transformers"
+        )
     return None
 
 
-def _captured(planned: Plan, model: Any, graph: TrainingGraph, progress: Progress) -> TrainingGraph:
+def _sentence(model: Any, needed: str, remedy: str = _REMEDY) -> str:
+    """Return why a model does not generate, for the notes of its bundle and for whoever asks for text."""
+    name = type(model).__name__
+    return f"{name} can be trained but does not generate text, which takes {needed}: {remedy}"
+
+
+def _captured(
+    planned: Plan, model: Any, graph: TrainingGraph, progress: Progress
+) -> TrainingGraph | Generating:
     """Capture a model and make programs of its layers that read caches.
 
     Args:
@@ -127,20 +149,19 @@ def _captured(planned: Plan, model: Any, graph: TrainingGraph, progress: Progres
     from zoexport.passes.pipeline import run_passes
 
     config = planned.config
-    length = _captured_length(planned, model, graph)
+    length, context = _captured_length(planned, model, graph)
     progress("capturing the model to generate", None)
     try:
-        captured = capture(model, length)
+        captured = capture(model, length, seq_len=context)
     except ModelError as error:
         raise VerifyError(
-            error.where, found=error.found, expected=error.expected, fix=error.fix
+            error.where, found=error.found, expected=f"rows of {context} tokens", fix=error.fix
         ) from error
     verify(captured)
     captured.source = graph.source
     captured.chosen = None if graph.chosen is None else dict(graph.chosen)
     captured.activations = graph.activations
     captured.directions = graph.directions
-    context = min(config.generate_context, length)
     assert isinstance(planned.target, Generates)
     joined = together(planned, graph)
     lengths = TOGETHER_LENGTHS if joined else planned.target.generating_lengths
@@ -157,37 +178,43 @@ def _captured(planned: Plan, model: Any, graph: TrainingGraph, progress: Progres
         for name, program in made.programs.items()
     }
     if graph.whole and any(f"{name}.codes" not in graph.weights for name in made.quantized):
-        raise VerifyError(
-            f"programs of {planned.method.name}",
-            found="weights in another form than programs of layers read",
-            expected="the same ones, quantized alike",
-            fix="Compile with --set split=layers.",
+        # Programs of the whole model keep some weights in a form that those of layers do not read.
+        return Generating(
+            {
+                "problem": _sentence(
+                    model, "programs of layers", "compile it with --set split=layers"
+                )
+            }
         )
     return made
 
 
-def _captured_length(planned: Plan, model: Any, graph: TrainingGraph) -> int:
-    """A prime that marks sizes (``ir.lengths``): from the context on, or the longest below that the model has.
+def _captured_length(planned: Plan, model: Any, graph: TrainingGraph) -> tuple[int, int]:
+    """Return the length to capture and the context, both limited by the positions of the model.
+
+    The length is a prime that marks sizes (``ir.lengths``): from the context on, or the longest one that the model has.
 
     Raises:
         VerifyError: the model has too few positions.
     """
-    from zoexport.ir.capture import position_limit
+    from zoexport.ir.capture import capture_limit, position_limit
     from zoexport.ir.lengths import marker_prime
     from zoexport.trained import sizes_of
 
     sizes = sizes_of(planned.config, model, graph.chosen)
     limit = position_limit(model)
     least = planned.config.generate_context
-    length = marker_prime(least, sizes, limit)
+    if limit is not None:
+        least = min(least, limit)
+    length = marker_prime(least, sizes, capture_limit(model))
     while length is None and least > 16:
         least -= 1
-        length = marker_prime(least, sizes, limit)
+        length = marker_prime(least, sizes, capture_limit(model))
     if length is None:
         raise VerifyError(
             "model",
             found=f"{limit} positions",
-            expected="at least 16, of which a number marks sizes",
-            fix="Compile with --set generate=off.",
+            expected="at least 16 positions",
+            fix=_REMEDY,
         )
-    return length
+    return length, least

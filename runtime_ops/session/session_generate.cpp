@@ -24,7 +24,7 @@ Status Session::check_generates() const {
   }
   if (!manifest_.generate->problem.empty()) {
     return Failure{ZO_BUNDLE_ERROR, where, "none: " + manifest_.generate->problem, expected,
-                   "Compile it otherwise (docs/generate.md)."};
+                   "See docs/generate.md."};
   }
   return {};
 }

@@ -3,6 +3,9 @@
 The graph has a symbolic batch and a fixed sequence length. Rows are padded on the right, so the causal mask
 alone keeps padding out of every label position. A masked language model has none: its mask is computed from the tokens,
 so that no program needs an attention mask as input.
+
+Rotary frequencies that depend on the length of the rows (longrope, dynamic NTK) are captured for short rows;
+``position_limit`` excludes longer rows.
 """
 
 from __future__ import annotations
@@ -55,8 +58,30 @@ def quiet() -> Iterator[None]:
             logging.disable(previous)
 
 
+_BY_LENGTH = ("dynamic", "longrope")
+"""Kinds of rotary embeddings whose frequencies depend on the length of the longest row."""
+
+
 def position_limit(model: torch.nn.Module) -> int | None:
-    """How many tokens a row of a model may have, where its configuration says so."""
+    """Return the most tokens that a row may have, or None if the configuration does not limit them.
+
+    With longrope this is the original context length: longer rows have other rotary frequencies.
+    """
+    limits = [capture_limit(model)]
+    for module in _rotary_by_length(model):
+        for layer_type, kind in _rotary_kinds(module).items():
+            if kind == "longrope":
+                parameters = module.config.rope_parameters
+                own = parameters if layer_type is None else parameters[layer_type]
+                limits.append(own["original_max_position_embeddings"])
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def capture_limit(model: torch.nn.Module) -> int | None:
+    """Return how many positions a model has, or None if the configuration does not limit them.
+
+    A model can be captured at this length even if its rows must be shorter (``position_limit``).
+    """
     config = getattr(model, "config", None)
     # MPT's slopes are made for so many positions.
     limit = getattr(config, "max_seq_len", None)
@@ -76,32 +101,74 @@ def position_limit(model: torch.nn.Module) -> int | None:
     return limit - max(padding, default=0)
 
 
-def capture(model: torch.nn.Module, seq_len: int) -> TrainingGraph:
+def _rotary_by_length(model: torch.nn.Module) -> list[Any]:
+    """Return the rotary embeddings whose frequencies depend on the length of the longest row."""
+    return [
+        module
+        for module in model.modules()
+        if any(kind in _BY_LENGTH for kind in _rotary_kinds(module).values())
+    ]
+
+
+def _rotary_kinds(module: Any) -> dict[str | None, str]:
+    """Return the kinds of a rotary embedding by layer type (None: all layers), as transformers names them."""
+    kind = getattr(module, "rope_type", None)
+    if isinstance(kind, str):
+        return {None: kind}
+    return dict(kind) if isinstance(kind, dict) else {}
+
+
+@contextlib.contextmanager
+def _short_rotary(model: torch.nn.Module) -> Iterator[None]:
+    """Keep rotary frequencies that depend on the length of the rows at those of short rows."""
+    with contextlib.ExitStack() as stack:
+        for module in _rotary_by_length(model):
+            kinds, buffers = module.rope_type, dict(module._buffers)
+            stack.callback(setattr, module, "rope_type", kinds)
+            stack.callback(module._buffers.update, buffers)
+            if isinstance(kinds, str):
+                module.rope_type = "default"
+            else:
+                module.rope_type = dict.fromkeys(kinds, "default")
+            for name in buffers:
+                # A forward pass over longer rows leaves their frequencies in the module.
+                if name.endswith("original_inv_freq"):
+                    short = buffers[name].clone()
+                    module._buffers[name.replace("original_inv_freq", "inv_freq")] = short
+        yield
+
+
+def capture(model: torch.nn.Module, length: int, *, seq_len: int | None = None) -> TrainingGraph:
     """Capture ``model`` at a sequence length.
 
     Args:
         model: a causal or masked language model in eval mode, fp32, whose output has ``logits``.
-        seq_len: tokens a row, at least 2.
+        length: tokens a row in the graph, at least 2.
+        seq_len: most tokens of the rows that the programs are for; None: ``length``.
 
     Returns:
         A training graph with the single program ``forward``: inputs are every parameter, buffer and
-        constant (role ``weight``) and ``tokens`` int64 (rows, seq_len); the output is ``logits``
-        float32 (rows, seq_len, vocabulary). Names of weights are the model's own paths.
+        constant (role ``weight``) and ``tokens`` int64 (rows, length); the output is ``logits``
+        float32 (rows, length, vocabulary). Names of weights are the model's own paths.
 
     Raises:
         ModelError: torch.export cannot take the model, or it has fewer positions than ``seq_len``.
     """
+    rows = length if seq_len is None else seq_len
     limit = position_limit(model)
-    if limit is not None and seq_len > limit:
+    if limit is not None and rows > limit:
+        positions = capture_limit(model)
         raise ModelError(
             "setting 'seq_len'",
-            found=str(seq_len),
-            expected=f"at most the model's {limit} positions",
+            found=str(rows),
+            expected=f"at most the model's {limit} positions"
+            if limit == positions
+            else f"at most {limit} tokens, as longer rows have other rotary frequencies (longrope)",
             fix=f"Choose --set seq_len={limit} or less.",
         )
-    example = torch.zeros((3, seq_len), dtype=torch.int64)
+    example = torch.zeros((3, length), dtype=torch.int64)
     try:
-        with torch.no_grad(), quiet():
+        with torch.no_grad(), quiet(), _short_rotary(model):
             exported = _exported(_LogitsOnly(model), example)
     except Exception as error:
         # torch.export raises many types; whatever it is, the model cannot be captured.
@@ -111,7 +178,8 @@ def capture(model: torch.nn.Module, seq_len: int) -> TrainingGraph:
             expected="a language model that torch.export takes",
             fix="Try another model, or report the message.",
         ) from error
-    graph = _as_training_graph(exported, seq_len)
+    graph = _as_training_graph(exported, length)
+    graph.seq_len = rows
     graph.pad_token = pad_token(model)
     return graph
 

@@ -130,7 +130,7 @@ def position_axes(value: Value, length: int) -> list[int]:
             raise VerifyError(
                 f"constant {value.name}",
                 found=f"a dimension of {size}, a multiple of the sequence's {length}",
-                expected="dimensions that are the sequence or do not depend on it",
+                expected="constants with one row for each position",
                 fix="Report the model's architecture.",
             )
     return [axis for axis, size in enumerate(value.shape) if size == length]

@@ -133,7 +133,7 @@ def _refused(program: Program, other: OtherAttention) -> VerifyError:
         f"[cache_attention] program {program.name}",
         found=other.found,
         expected=other.expected,
-        fix="Compile with --set generate=off; report the model's architecture.",
+        fix="Report the model's architecture.",
     )
 
 

@@ -69,7 +69,7 @@ def tables_as_rows(program: Program, length: int) -> None:
                 f"[decode_sizes] program {program.name}",
                 found=f"the constant {value.name} {value.shape}, over positions in other axes than the first",
                 expected="tables with a row for each position",
-                fix="Compile with --set generate=off; report the model's architecture.",
+                fix="Report the model's architecture.",
             )
         values.append(dataclasses.replace(value, role="table") if axes else value)
     program.inputs = values

@@ -202,6 +202,9 @@ class _Part:
             (bound,) = (arg for arg in copied.args if arg is not x)
             copied.target = aten.clamp.default
             copied.args = (x, None, bound) if is_call(node, aten.minimum) else (x, bound)
+        if is_call(node, aten.where):
+            _, chosen, other = copied.args
+            copied.target = _WHERE[isinstance(chosen, Node), isinstance(other, Node)]
         return copied
 
     def _input(self, node: Node, value: Value) -> None:
@@ -227,6 +230,15 @@ class _Part:
         self.bind[name] = value.name
         dtype = "float32" if value.dtype == "bool" else value.dtype
         return Value(name, value.role, dtype, value.shape)
+
+
+_WHERE = {
+    (True, True): aten.where.self,
+    (True, False): aten.where.ScalarOther,
+    (False, True): aten.where.ScalarSelf,
+    (False, False): aten.where.Scalar,
+}
+"""Overloads by whether each operand is a tensor: scalar constants are numbers in the code of a stage."""
 
 
 def _read_before(nodes: list[Node], known: set[Node]) -> list[Node]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 from tests.support.graphs import SEQ, SmallModel, captured
 from tests.support.tiers import slow_architectures
-from tests.support.tiny_models import ARCHITECTURES, fixed_tokens, tiny
+from tests.support.tiny_models import ARCHITECTURES, fixed_tokens, from_config, tiny, tiny_config
 from zoexport.core.errors import ModelError
-from zoexport.ir.capture import capture, position_limit
+from zoexport.ir.capture import capture, capture_limit, position_limit
 from zoexport.ir.interpret import interpret
 from zoexport.ir.verify import verify
+
+ORIGINAL = 32
 
 
 @pytest.mark.parametrize("name", slow_architectures(ARCHITECTURES))
@@ -44,6 +48,60 @@ def test_a_tied_weight_is_one_weight() -> None:
     assert len(graph.weights) == 1
     _, graph = captured(nn.Identity())
     assert sorted(graph.weights) == ["embed.weight", "head.weight"]
+
+
+def _longrope(dimensions: int) -> dict[str, Any]:
+    """Return factors of which the long ones differ from the short ones."""
+    return {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "original_max_position_embeddings": ORIGINAL,
+        "short_factor": [1.0 + 0.1 * one for one in range(dimensions)],
+        "long_factor": [2.0 + 0.5 * one for one in range(dimensions)],
+    }
+
+
+def _by_length(kind: str) -> Any:
+    """Return the configuration of a model whose rotary frequencies depend on the length of its rows."""
+    if kind == "dynamic":
+        rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
+        return tiny_config("llama", rope_parameters=rope, max_position_embeddings=40)
+    if kind == "longrope":
+        changes = {"rope_parameters": _longrope(8), "original_max_position_embeddings": ORIGINAL}
+        return tiny_config("phi3", **changes)
+    layers = {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        "full_attention": _longrope(8),
+    }
+    return tiny_config("gemma3", rope_parameters=layers)
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope", "longrope of some layers"])
+def test_rotary_by_length_is_that_of_short_rows(kind: str) -> None:
+    model = from_config(_by_length(kind))
+    x = fixed_tokens(2, 24)
+    with torch.no_grad():
+        expected = model(input_ids=x, use_cache=False).logits
+        # Leaves the frequencies of long rows in the model.
+        model(input_ids=fixed_tokens(2, 60), use_cache=False)
+    for length in (37, 24):
+        graph = capture(model, length, seq_len=24)
+        tokens = torch.zeros(2, length, dtype=torch.int64)
+        tokens[:, :24] = x
+        found = interpret(graph, "forward", {"tokens": tokens})["logits"][:, :24]
+        torch.testing.assert_close(found, expected)
+    with torch.no_grad():
+        after = model(input_ids=x, use_cache=False).logits
+    torch.testing.assert_close(after, expected)
+
+
+@pytest.mark.parametrize("kind", ["longrope", "longrope of some layers"])
+def test_rows_with_the_long_factors_are_refused(kind: str) -> None:
+    model = from_config(_by_length(kind))
+    assert (position_limit(model), capture_limit(model)) == (ORIGINAL, 128)
+    assert capture(model, 37, seq_len=ORIGINAL).seq_len == ORIGINAL
+    with pytest.raises(ModelError, match=r"found 33; expected at most 32 tokens.*longrope"):
+        capture(model, 37, seq_len=ORIGINAL + 1)
 
 
 def test_a_sequence_longer_than_the_positions_is_refused() -> None:
