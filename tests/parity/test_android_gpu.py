@@ -125,7 +125,10 @@ def test_encoders(compiler: Compiler, name: str) -> None:
     [
         ("prge", {"split": "layers", "queries": 2, "weights": "int4"}),
         ("spzo", {"split": "layer:1", "perturbations": "2,4", "weights": "int4"}),
-        ("spzo", {"split": "head", "perturbations": "1,1", "train": "full", "lr": 1e-3}),
+        (
+            "spzo",
+            {"split": "head", "perturbations": "1,1", "train": "full", "lr": 1e-3, "eps": 1e-2},
+        ),
         ("mebp", {**ALL, "loss": "choices", "accumulate": 2}),
         ("mebp", {**ALL, "compute": "fp16"}),
     ],

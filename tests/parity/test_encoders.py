@@ -23,7 +23,7 @@ from zoexport.train import evaluate, train
 from zoexport.transfer import export_adapter
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
-FULL = {"train": "full", "lr": 1e-3}
+FULL = {"train": "full", "lr": 1e-3, "eps": 1e-2}
 
 
 def compare(bundle: Path, steps: int = 4) -> None:

@@ -28,7 +28,7 @@ from zoexport.session import Dataset, Session
 from zoexport.transfer import export_adapter, import_adapter
 
 pytestmark = pytest.mark.parity
-FULL = {"train": "full", "lr": 1e-3}
+FULL = {"train": "full", "lr": 1e-3, "eps": 1e-2}
 PERTURBATIONS = ("1,1", "2,4")
 
 

@@ -43,7 +43,7 @@ class TrainingSettings(abc.ABC):
         runtime=True,
         help="MB of a file for rows as they leave the layers below the first that is trained",
     )
-    lr: float = setting(5e-3, above=0, runtime=True, help="learning rate")
+    lr: float = setting(2e-3, above=0, runtime=True, help="learning rate")
     lr_schedule: str = setting(
         "constant",
         choices=("constant", "linear", "cosine"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from zoexport.core.config import setting
 from zoexport.core.settings import LoraSettings
@@ -20,9 +21,28 @@ class AdaptersOrWeights(LoraSettings):
         help="frozen weights (int4); with train=full they are trained, in fp32",
     )
 
+    eps: float = setting(
+        None, above=0, runtime=True, help="perturbation scale (lora: 1e-2, full: 1e-3)"
+    )
+    lr: float = setting(
+        None,
+        above=0,
+        runtime=True,
+        help="learning rate (mezo: 2e-3, full: 2e-5; spzo: 1e-3, full: 1e-5)",
+    )
+
+    rates: ClassVar[dict[str, float]]
+    """Default learning rates, by what is trained."""
+
     def __post_init__(self) -> None:
-        default = "fp32" if self.train == "full" else "int4"
-        object.__setattr__(self, "weights", self.weights or default)
+        full = self.train == "full"
+        defaults = {
+            "weights": "fp32" if full else "int4",
+            "eps": 1e-3 if full else 1e-2,
+            "lr": self.rates[self.train],
+        }
+        for name, default in defaults.items():
+            object.__setattr__(self, name, getattr(self, name) or default)
 
     @property
     def trained(self) -> str:

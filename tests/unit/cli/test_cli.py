@@ -312,7 +312,7 @@ def test_methods_lists_settings_with_their_defaults(capfd: pytest.CaptureFixture
     assert {"prge", "mezo"} <= set(found)
     settings = {entry["key"]: entry for entry in found["prge"]["settings"]}
     assert settings["lora.rank"]["default"] == 16
-    assert settings["lr"]["default"] == 5e-3
+    assert settings["lr"]["default"] == 2e-3
     assert settings["lr"]["runtime"]
     assert not settings["queries"]["runtime"]
     assert run(["methods"]) == 0

@@ -40,7 +40,7 @@ ZEROTH_ORDER = {
     "horizon": 10,
     "accumulate": 1,
     "cache_prefix_mb": 0,
-    "lr": 5e-3,
+    "lr": 2e-3,
     "lr_schedule": "constant",
     "warmup": 0,
     "loss": "full",
@@ -82,6 +82,26 @@ FIRST_ORDER = {
 )
 def test_defaults_are_the_documented_ones(method: str | None, defaults: dict[str, object]) -> None:
     assert as_dict(plan(method, "android-cpu", {}).config) == defaults
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "rates"),
+    [
+        ("mezo", {"train": "full"}, (1e-3, 2e-5)),
+        ("mezo", {"train": "full", "lr": 1e-3, "eps": 1e-2}, (1e-2, 1e-3)),
+        ("spzo", {}, (1e-2, 1e-3)),
+        ("spzo", {"train": "full"}, (1e-3, 1e-5)),
+        ("fzoo", {}, (1e-2, 5e-3)),
+        ("fzoo", {"split": "layers"}, (1e-3, 5e-3)),
+        ("senszoq", {"mask": "mask"}, (1e-3, 1e-4)),
+    ],
+)
+def test_rates_follow_what_is_trained(
+    method: str, settings: dict[str, object], rates: tuple[float, float]
+) -> None:
+    """docs/recipes.md has the measurements."""
+    config = parse(methods.get(method).config, settings)
+    assert (config.eps, config.lr) == rates
 
 
 def test_programs_of_layers_compute_in_fp32_where_nothing_is_said() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from zoexport.build import with_recipe
 from zoexport.cli.main import run
-from zoexport.core.config import fields
+from zoexport.core.config import as_dict, fields, parse
 from zoexport.core.errors import ConfigError
 from zoexport.core.recipes import comment, known, read_recipe
 from zoexport.methods import methods
@@ -65,6 +65,21 @@ def test_a_recipe_is_what_its_comment_says(name: str) -> None:
 
 def test_every_method_has_one() -> None:
     assert {f"any-{name}" for name in methods.names()} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_where_to_begin_is_the_default(name: str) -> None:
+    """A recipe for any model has no rates of its own; it may choose the kind of programs."""
+    recipe = read_recipe(f"any-{name}")
+    assert recipe.settings.keys() <= {"split"}
+    kind = methods.get(name).config
+    planned = with_recipe(None, "host", {"mask": "m"} if name == "senszoq" else {}, f"any-{name}")
+    default = parse(kind, {**recipe.settings, **({"mask": "m"} if name == "senszoq" else {})})
+    found, expected = as_dict(planned.config), as_dict(default)
+    # The target fills in what methods leave to it.
+    assert {key: found[key] for key, value in expected.items() if value is not None} == {
+        key: value for key, value in expected.items() if value is not None
+    }
 
 
 def test_the_verb_lists_them(capfd: pytest.CaptureFixture[str]) -> None:

@@ -18,9 +18,20 @@ class FzooConfig(WholeOrLayers):
     queries: int = setting(
         7, at_least=2, help="random directions a step (q), beside one copy without a move"
     )
+    eps: float = setting(
+        None,
+        above=0,
+        runtime=True,
+        help="perturbation scale (split=whole: 1e-2, split=layers: 1e-3)",
+    )
     lr: float = setting(
-        1e-3,
+        5e-3,
         above=0,
         runtime=True,
         help="learning rate: how far a step goes along the gradient, however long that is",
     )
+
+    def __post_init__(self) -> None:
+        # Rounded activations, the default of split=whole, do not resolve the smaller one.
+        default = 1e-3 if self.staged else 1e-2
+        object.__setattr__(self, "eps", default if self.eps is None else self.eps)

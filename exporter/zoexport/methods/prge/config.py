@@ -23,6 +23,7 @@ class MezoConfig(AdaptersOrWeights, PrgeConfig):
     """Those of ``mezo``, which can train the weights, and leave one side of its differences out."""
 
     together: ClassVar[bool] = False
+    rates: ClassVar[dict[str, float]] = {"lora": 2e-3, "full": 2e-5}
 
     difference: str = setting(
         "central",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from typing import ClassVar
 
 from zoexport.core.config import setting
 from zoexport.core.types import Problem
@@ -24,7 +25,8 @@ class SpzoConfig(AdaptersOrWeights):
     perturbations: str = setting(
         "1,4", help="P1,P2: directions of the first block, and of the second for each sign of one"
     )
-    eps: float = setting(1e-2, above=0, runtime=True, help="perturbation scale")
+
+    rates: ClassVar[dict[str, float]] = {"lora": 1e-3, "full": 1e-5}
 
     def __post_init__(self) -> None:
         super().__post_init__()
