@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -100,7 +101,7 @@ def test_rates_follow_what_is_trained(
     method: str, settings: dict[str, object], rates: tuple[float, float]
 ) -> None:
     """docs/recipes.md has the measurements."""
-    config = parse(methods.get(method).config, settings)
+    config: Any = parse(methods.get(method).config, settings)
     assert (config.eps, config.lr) == rates
 
 

@@ -74,7 +74,7 @@ def test_where_to_begin_is_the_default(name: str) -> None:
     assert recipe.settings.keys() <= {"split"}
     kind = methods.get(name).config
     planned = with_recipe(None, "host", {"mask": "m"} if name == "senszoq" else {}, f"any-{name}")
-    default = parse(kind, {**recipe.settings, **({"mask": "m"} if name == "senszoq" else {})})
+    default: Any = parse(kind, {**recipe.settings, **({"mask": "m"} if name == "senszoq" else {})})
     found, expected = as_dict(planned.config), as_dict(default)
     # The target fills in what methods leave to it.
     assert {key: found[key] for key, value in expected.items() if value is not None} == {
