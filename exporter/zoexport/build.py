@@ -19,7 +19,7 @@ from zoexport.compiler_digest import compiler_digest
 from zoexport.core import manifest, rng, tolerances
 from zoexport.core.config import as_dict, parse
 from zoexport.core.encoders import check_encoder
-from zoexport.core.errors import ConfigError, LoweringError
+from zoexport.core.errors import ConfigError, LoweringError, ModelPhases
 from zoexport.core.features import unmet
 from zoexport.core.files import atomic_folder
 from zoexport.core.mask import Mask, ranges
@@ -203,9 +203,16 @@ def compile_bundle(
 
     source = models.resolve(model) if isinstance(model, str) else model
     bundle = output or Path(f"{_slug(source.name)}-{planned.method.name}-{target}")
-    with atomic_folder(bundle, replace=force) as folder, lean_tracing(), read_by_libyaml():
+    phases = progress = ModelPhases(source.argument, "loading the model", progress)
+    with (
+        phases.explained(),
+        atomic_folder(bundle, replace=force) as folder,
+        lean_tracing(),
+        read_by_libyaml(),
+    ):
         progress("loading the model", None)
         loaded = models.load(source, lazy=planned.config.staged)
+        phases.model = loaded.architecture
         if mask is not None:
             check_mask(mask, loaded)
         with heap_left_out():
@@ -362,7 +369,7 @@ def _passed(
 
     check_encoder(model, planned.method, planned.target, planned.config)
     config = planned.target.programs_config(planned.config)
-    modules = models.adapter_targets(model, *config.modules)
+    modules = models.adapter_targets(model, *config.modules, graph.weights)
     passes = [
         step
         for step in planned.method.passes(config, modules)

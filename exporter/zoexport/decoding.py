@@ -167,7 +167,7 @@ def _captured(
     lengths = TOGETHER_LENGTHS if joined else planned.target.generating_lengths
     lengths = tuple(one for one in lengths if one <= context)
     own = planned.target.programs_config(config)
-    modules = models.adapter_targets(model, *own.modules)
+    modules = models.adapter_targets(model, *own.modules, captured.weights)
     passes = decoding_passes(
         own, modules, graph if joined else None, context=context, lengths=[*lengths]
     )

@@ -184,6 +184,22 @@ def _as_our_error(error: BaseException) -> tuple[ZoExportError, int]:
             fix="Run the same command again; training goes on from its state.",
         )
         return problem, problem.exit_code
+    if isinstance(error, OSError):
+        problem = ZoExportError(
+            f"file {error.filename}" if error.filename else "this machine",
+            found=error.strerror or first_line(error),
+            expected="files and folders that can be read and written",
+            fix="Check the path, its permissions and the free space, also of TMPDIR.",
+        )
+        return problem, problem.exit_code
+    if isinstance(error, MemoryError | RecursionError):
+        problem = ZoExportError(
+            "zoexport",
+            found=f"not enough memory ({first_line(error)})",
+            expected="a model and data that fit this machine",
+            fix="Use smaller files, or a machine with more memory.",
+        )
+        return problem, problem.exit_code
     problem = ZoExportError(
         "zoexport",
         found=f"a defect ({type(error).__name__}: {first_line(error)})",

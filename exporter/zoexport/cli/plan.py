@@ -9,6 +9,7 @@ import click
 from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, table
 from zoexport.cli.progress import Phases
+from zoexport.core.errors import ModelPhases
 
 
 @click.command()
@@ -73,7 +74,11 @@ def plan(
     from zoexport.plan import plan_training
 
     settings = parse_assignments(assignments)
-    with output_of_libraries(), Phases("plan", as_json=as_json) as phases:
+    with (
+        output_of_libraries(),
+        Phases("plan", as_json=as_json) as shown,
+        ModelPhases(model, "reading the model", shown).explained() as phases,
+    ):
         result = plan_training(
             model,
             method=method,

@@ -9,6 +9,7 @@ import click
 from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, table
 from zoexport.cli.progress import Phases
+from zoexport.core.errors import ModelPhases
 
 
 @click.command()
@@ -58,7 +59,11 @@ def sensitivity(
     from zoexport.sensitivity import make_mask
 
     settings = parse_assignments(assignments)
-    with output_of_libraries(), Phases("sensitivity", as_json=as_json) as phases:
+    with (
+        output_of_libraries(),
+        Phases("sensitivity", as_json=as_json) as shown,
+        ModelPhases(model, "reading the model", shown).explained() as phases,
+    ):
         result = make_mask(
             model,
             data=data,

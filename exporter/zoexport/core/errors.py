@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 
 class ZoExportError(Exception):
@@ -100,6 +101,47 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """``", did you mean 'x'?"`` for the known name closest to ``name``, or an empty string."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+class ModelPhases:
+    """The progress of work on a model, which names the phase in which anything else than our own errors was raised.
+
+    Attributes:
+        model: what is worked on, for messages: where it lies, then its class once that is known.
+        phase: the last one that :meth:`__call__` was told.
+    """
+
+    def __init__(
+        self, model: str, phase: str, progress: Callable[[str, float | None], object] | None = None
+    ) -> None:
+        self.model = model
+        self.phase = phase
+        self._progress = progress
+
+    def __call__(self, phase: str, done: float | None = None) -> None:
+        """Note a phase, and pass it on; see ``core.types.Progress``."""
+        self.phase = phase
+        if self._progress is not None:
+            self._progress(phase, done)
+
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[ModelPhases]:
+        """While this is open, what transformers, torch or a pass raises becomes one error with model and phase.
+
+        Raises:
+            ModelError: for any exception but our own, a lack of memory or room, and requests to stop.
+        """
+        try:
+            yield self
+        except (ZoExportError, MemoryError, OSError):
+            raise
+        except Exception as error:
+            raise ModelError(
+                f"model {self.model}",
+                found=f"{type(error).__name__} while {self.phase} ({first_line(error)[:300]})",
+                expected="an architecture that zoexport can compile",
+                fix="Try other settings or another model, or report this with the output of --debug.",
+            ) from error
 
 
 def first_line(error: BaseException) -> str:

@@ -24,6 +24,7 @@ from zoexport.ir.graphs import (
     aten,
     call,
     constant_values,
+    described,
     is_call,
     operand,
     placeholders,
@@ -139,7 +140,7 @@ def attention_of(program: Program, softmax: Node) -> Attention:
 
 
 def _other(node: Node, expected: str) -> OtherAttention:
-    return OtherAttention(node.format_node() or node.name, expected)
+    return OtherAttention(described(node), expected)
 
 
 def _reader(softmax: Node) -> Node:

@@ -21,7 +21,7 @@ from torch.export import Dim as ExportDim
 from torch.export.graph_signature import InputKind
 
 from zoexport.core.encoders import model_inputs, pad_token
-from zoexport.core.errors import ModelError, first_line
+from zoexport.core.errors import ModelError, ZoExportError, first_line
 from zoexport.core.sizes import sizes
 from zoexport.core.types import Dim, Program, TrainingGraph, Value
 from zoexport.ir.graphs import output_node
@@ -87,7 +87,7 @@ def capture_limit(model: torch.nn.Module) -> int | None:
     limit = getattr(config, "max_seq_len", None)
     if config is not None:
         limit = getattr(sizes(config), "max_position_embeddings", limit)
-    if not isinstance(limit, int):
+    if not isinstance(limit, int) or limit < 1:  # XLNet has -1
         return None
     # RoBERTa's position table has a row for padding, and positions count from the one after it.
     padding = [
@@ -169,7 +169,12 @@ def capture(model: torch.nn.Module, length: int, *, seq_len: int | None = None) 
     example = torch.zeros((3, length), dtype=torch.int64)
     try:
         with torch.no_grad(), quiet(), _short_rotary(model):
-            exported = _exported(_LogitsOnly(model), example)
+            graph = _as_training_graph(_exported(_LogitsOnly(model), example), length)
+            if _writes(graph):
+                functional = _exported(_LogitsOnly(model), example).run_decompositions({})
+                graph = _as_training_graph(functional, length)
+    except ZoExportError:
+        raise
     except Exception as error:
         # torch.export raises many types; whatever it is, the model cannot be captured.
         raise ModelError(
@@ -178,7 +183,6 @@ def capture(model: torch.nn.Module, length: int, *, seq_len: int | None = None) 
             expected="a language model that torch.export takes",
             fix="Try another model, or report the message.",
         ) from error
-    graph = _as_training_graph(exported, length)
     graph.seq_len = rows
     graph.pad_token = pad_token(model)
     return graph
@@ -197,6 +201,15 @@ def _exported(model: torch.nn.Module, tokens: torch.Tensor) -> torch.export.Expo
     except Unlike:
         return export()
     return exported
+
+
+def _writes(graph: TrainingGraph) -> bool:
+    """Whether calls that write into their operands are left, which :func:`normalize` has no rule for."""
+    return any(
+        schema.is_mutable
+        for node in graph.programs["forward"].module.graph.nodes
+        if (schema := getattr(node.target, "_schema", None)) is not None
+    )
 
 
 def _as_training_graph(exported: torch.export.ExportedProgram, seq_len: int) -> TrainingGraph:

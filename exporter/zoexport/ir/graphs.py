@@ -169,7 +169,7 @@ def operand(node: Node, index: int = 0) -> Node:
     """
     found = node.args[index]
     if not isinstance(found, Node):
-        raise TypeError(f"argument {index} of {node.format_node()} is {found!r}, not a node")
+        raise TypeError(f"argument {index} of {node.target} is {found!r}, not a node")
     return found
 
 
@@ -196,6 +196,13 @@ def module_path(node: Node) -> str:
     """The path in the Hugging Face model of the module that a node comes from; empty where it is not known."""
     stack = node.meta.get(_PATHS)
     return str([*stack.values()][-1][0]).removeprefix("model.") if stack else ""
+
+
+def described(node: Node) -> str:
+    """The operator of a call and the module that it comes from, for messages."""
+    operator = str(getattr(node.target, "overloadpacket", node.target))
+    path = module_path(node)
+    return f"{operator} of {path}" if path else operator
 
 
 def record(graph: torch.fx.Graph, like: Node, operator: Any, *args: Any) -> Node:

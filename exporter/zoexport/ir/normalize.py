@@ -20,16 +20,20 @@ read afterwards.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.fx import Graph, Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from zoexport.core.types import Program
 from zoexport.ir.graphs import aten, call
 from zoexport.ir.rewrite import rewrite
 
-_Rule = Callable[..., Node]
+_Rule = Callable[..., Node | None]
+_TO_THE_END = (1 << 63) - 1
 
 
 def normalize(program: Program) -> None:
@@ -109,15 +113,55 @@ def _mish(graph: Graph, x: Node) -> Node:
     return call(graph, aten.mul.Tensor, x, call(graph, aten.tanh.default, softplus))
 
 
+def _pad(graph: Graph, x: Node, pads: list[int], *fill: Any, **named: Any) -> Node | None:
+    """Cut what a negative padding takes away, which ExecuTorch's operator does not; (before, after) by last axis."""
+    modes = [one for one in (*fill, *named.values()) if isinstance(one, str)]
+    if min(pads) >= 0 or modes not in ([], ["constant"]):
+        return None
+    made = x
+    for place in range(0, len(pads), 2):
+        start, end = max(-pads[place], 0), min(pads[place + 1], 0) or _TO_THE_END
+        if (start, end) != (0, _TO_THE_END):
+            axis = x.meta["val"].dim() - 1 - place // 2
+            made = call(graph, aten.slice.Tensor, made, axis, start, end)
+    value = next((one for one in (*fill, *named.values()) if isinstance(one, int | float)), 0)
+    kept = [max(count, 0) for count in pads]
+    return call(graph, aten.constant_pad_nd.default, made, kept, value) if any(kept) else made
+
+
+def _copy(graph: Graph, x: Node, source: Node, *_: bool) -> Node:
+    """Give ``source`` in the dtype and shape of ``x``, whose values are not read."""
+    old, new = source.meta["val"], x.meta["val"]
+    made = source if old.dtype == new.dtype else call(graph, aten.to.dtype, source, new.dtype)
+    same = len(old.shape) == len(new.shape) and all(
+        map(statically_known_true, map(operator.eq, old.shape, new.shape))
+    )
+    return made if same else call(graph, aten.expand_as.default, made, x)
+
+
+def _index_put(graph: Graph, x: Node, indices: Any, values: Node, *added: bool) -> Node | None:
+    """One value for the places of a mask."""
+    (mask, *others) = indices
+    if others or any(added) or mask is None or values.meta["val"].numel() != 1:
+        return None
+    if mask.meta["val"].dtype != torch.bool or mask.meta["val"].shape != x.meta["val"].shape:
+        return None
+    return call(graph, aten.masked_fill.Tensor, x, mask, values)
+
+
 RARE: dict[Any, _Rule] = {
     aten.clip: _clip,
+    aten.constant_pad_nd: _pad,
+    aten.copy: _copy,
     aten.hardsigmoid: _hardsigmoid,
     aten.hardswish: _hardswish,
     aten.hardtanh: _hardtanh,
+    aten.index_put: _index_put,
     aten.leaky_relu: _leaky_relu,
     aten.max.other: lambda graph, a, b: call(graph, aten.maximum.default, a, b),
     aten.min.other: lambda graph, a, b: call(graph, aten.minimum.default, a, b),
     aten.mish: _mish,
+    aten.pad: _pad,
     aten.prelu: _prelu,
     aten.relu6: lambda graph, x: _hardtanh(graph, x, 0, 6),
     aten.square: lambda graph, x: call(graph, aten.pow.Tensor_Scalar, x, 2),

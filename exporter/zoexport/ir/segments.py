@@ -13,7 +13,7 @@ from torch.fx import Node
 
 from zoexport.core.errors import VerifyError
 from zoexport.core.types import Program
-from zoexport.ir.graphs import module_path, placeholders
+from zoexport.ir.graphs import described, module_path, placeholders
 
 _IN_LIST = re.compile(r"^(.*?)\.(\d+)(?:\.|$)")
 _REPORT = "Report the model's architecture."
@@ -67,7 +67,7 @@ def segments(program: Program, stack: str) -> list[list[Node]]:
         place[node] = order[layer] if layer is not None else latest + follows_layers
         if latest > place[node]:
             raise VerifyError(
-                f"[split_layers] {node.format_node()}",
+                f"[split_layers] {described(node)}",
                 found=f"a value of layer {latest} in layer {place[node]}",
                 expected="layers that run one after another",
                 fix=_REPORT,

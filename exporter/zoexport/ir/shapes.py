@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from zoexport.core.errors import VerifyError
 from zoexport.core.types import Program, Value
 from zoexport.ir.fakes import fake_result, static_mode
+from zoexport.ir.graphs import described
 
 
 def fake_inputs(values: list[Value], mode: FakeTensorMode) -> list[torch.Tensor]:
@@ -58,7 +59,7 @@ class _Recorder(Interpreter):
             result = super().run_node(n)
         except (RuntimeError, ValueError, TypeError) as error:
             raise VerifyError(
-                f"program {self.name}, {n.format_node()}",
+                f"program {self.name}, {described(n)}",
                 found=str(error).splitlines()[0],
                 expected="an operation that works at the chosen sizes",
                 fix="Report the model's architecture and the settings.",

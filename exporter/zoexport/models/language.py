@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.core import outside
-from zoexport.core.errors import ModelError, first_line
+from zoexport.core.errors import ModelError, ModelPhases, first_line
 from zoexport.core.tasks import CAUSAL, FEATURES, MASKED, task_of
 from zoexport.models.quiet import quiet
 
@@ -42,10 +42,10 @@ def language_config(folder: Path, where: str) -> Any:
             fix="Name the folder that holds config.json, or a .gguf file inside it.",
         )
     content = read_json(folder / found)
-    with quiet(verbose=False):
+    with quiet(verbose=False), ModelPhases(where, f"reading {found}").explained():
         library = _library(folder, where, content)
         config = _read_config(folder, content, library)
-    check_language_model(where, config, content, library)
+        check_language_model(where, config, content, library)
     return config
 
 

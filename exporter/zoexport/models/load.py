@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoexport.core.encoders import is_masked
-from zoexport.core.errors import ConfigError, ModelError, first_line
+from zoexport.core.errors import ConfigError, ModelError, ModelPhases, first_line
 from zoexport.core.files import atomic_folder, sha256
 from zoexport.core.sizes import sizes
 from zoexport.core.tasks import CAUSAL, MASKED
@@ -115,7 +115,7 @@ def load(source: ModelSource, *, lazy: bool = False, verbose: bool = False) -> L
         ModelError: nothing to fetch it from, damaged files, or weights that do not fit the configuration.
         ConfigError: random weights cannot be written.
     """
-    with quiet(verbose):
+    with quiet(verbose), ModelPhases(source.argument, "loading the model").explained():
         if source.kind == "gguf":
             assert source.path is not None
             return _load_gguf(source, source.path)
@@ -324,11 +324,15 @@ def from_pretrained(
     """
     import torch
 
+    from zoexport.models import experts
+
+    experts.register()
     try:
         model, report = kind.from_pretrained(
             folder,
             dtype=torch.float32,
             attn_implementation="eager",
+            experts_implementation=experts.IMPLEMENTATION,
             local_files_only=True,
             trust_remote_code=False,
             output_loading_info=True,

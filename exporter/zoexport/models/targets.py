@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any
 
 from zoexport.core.errors import ConfigError, nearest
@@ -34,7 +35,9 @@ def linear_names(model: nn.Module) -> list[str]:
     ]
 
 
-def adapter_targets(model: nn.Module, targets: str, layers: str = "all") -> list[str]:
+def adapter_targets(
+    model: nn.Module, targets: str, layers: str = "all", weights: Container[str] | None = None
+) -> list[str]:
     """The module paths to adapt, in the model's order.
 
     Args:
@@ -42,12 +45,16 @@ def adapter_targets(model: nn.Module, targets: str, layers: str = "all") -> list
         targets: ``attention`` (query and value projections, or the fused one), ``all-linear``, or names separated
             by commas, each of which matches a whole path or the end of paths at a dot, as in PEFT.
         layers: ``all``, or ``last:K`` for the K last decoder layers.
+        weights: names of the weights that the captured model reads; other layers, such as cross-attention, are left
+            out. None: of every layer.
 
     Raises:
         ConfigError: a name matches nothing, attention projections are not recognizable by their names, or there are
             fewer than K layers.
     """
-    linears = linear_names(model)
+    linears = [
+        path for path in linear_names(model) if weights is None or f"{path}.weight" in weights
+    ]
     if targets.strip() == "all-linear":
         chosen = linears
     elif targets.strip() == "attention":

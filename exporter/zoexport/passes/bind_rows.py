@@ -27,7 +27,7 @@ from torch.fx import Graph, GraphModule, Node
 from zoexport.core.errors import VerifyError
 from zoexport.core.types import Dim, Program, TrainingGraph, Value
 from zoexport.ir.fakes import fake_result, static_mode
-from zoexport.ir.graphs import aten, is_call, placeholders
+from zoexport.ir.graphs import aten, described, is_call, placeholders
 from zoexport.passes.dual_forward import VARIES
 
 _BROADCASTS = (aten.add, aten.sub, aten.mul, aten.div, aten.where, aten.masked_fill, aten.maximum)
@@ -129,7 +129,7 @@ class _Binder:
             copied.meta["val"] = fake_result(self.mode, target, *values)
         except (RuntimeError, ValueError, TypeError) as error:
             raise VerifyError(
-                f"[bind_rows] {node.format_node()}",
+                f"[bind_rows] {described(node)}",
                 found=str(error).splitlines()[0],
                 expected=f"an operation that works on {span} rows",
                 fix=_REPORT,
@@ -151,7 +151,7 @@ class _Binder:
             return copied
         if batched != [0]:
             raise VerifyError(
-                f"[bind_rows] {arg.format_node()}",
+                f"[bind_rows] {described(arg)}",
                 found=f"the batch in dimension {batched[-1]}",
                 expected="the batch in the first dimension",
                 fix=_REPORT,

@@ -1,7 +1,8 @@
 """check_stages: whether the programs of a split graph can take rows of other lengths than they were captured at.
 
 Nothing changes. Each program but the output head runs on random values as it is and cut to half the length; what it
-says of the first half must be the same. Left alone: a graph that was captured at its only length.
+says of the first half must be the same. A graph that was captured at its only length runs with another second half
+instead: layers that see what follows a token are refused, as rows are padded behind their tokens.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 import torch
 from torch.fx import Node
 
-from zoexport.core.errors import VerifyError
+from zoexport.core.errors import ModelError, VerifyError
 from zoexport.core.types import Program, TrainingGraph, Value
 from zoexport.ir.graphs import aten, copy_program, is_call, operand, placeholders, shape_of
 from zoexport.ir.lengths import FixedLength, set_length, set_rows
@@ -28,12 +29,39 @@ def check_stages(graph: TrainingGraph) -> TrainingGraph:
 
     Raises:
         FixedLength: one says something else of shorter rows.
+        ModelError: at the only length, one says something else of a token if those after it change.
     """
-    if graph.any_length:
-        for program in graph.programs.values():
-            if program.family != HEAD:
+    for program in graph.programs.values():
+        if program.family != HEAD:
+            if graph.any_length:
                 _check(graph, program)
+            elif graph.pad_token is None:
+                _check_causal(graph, program)
     return graph
+
+
+def _check_causal(graph: TrainingGraph, program: Program) -> None:
+    one = copy_program(program, program.name)
+    set_rows(one, graph.rows, 1)
+    half = graph.length // 2
+    given = {value.name: trial_value(graph, one, value) for value in one.inputs}
+    with torch.no_grad():
+        expected = one.module(*given.values())
+        for value in one.inputs:
+            if value.role in ("tokens", "activation"):
+                changed = given[value.name].clone()
+                changed[:, half:] = changed.max() - changed[:, half:]
+                given[value.name] = changed
+        found = one.module(*given.values())
+    for ours, theirs in zip(found, expected, strict=True):
+        ours, theirs = ours[:, :half], theirs[:, :half]
+        if not (ours - theirs).abs().max() <= _CLOSE * theirs.abs().max():
+            raise ModelError(
+                f"[check_stages] program {program.name}",
+                found="layers in which a token sees those after it",
+                expected="a causal language model, whose tokens see those before them",
+                fix="Choose a decoder, or set is_decoder in config.json if the model was trained as one.",
+            )
 
 
 def _check(graph: TrainingGraph, program: Program) -> None:

@@ -30,6 +30,7 @@ from zoexport.ir.graphs import (
     aten,
     call,
     copy_program,
+    described,
     is_call,
     operand,
     output_node,
@@ -142,7 +143,7 @@ def _rows_alone(program: Program) -> list[Node]:
             continue
         if not _each_row_alone(node, rows):
             raise VerifyError(
-                f"[choose_sizes] {node.format_node()}",
+                f"[choose_sizes] {described(node)}",
                 found="rows that see each other, or their place, after the last layer",
                 expected="an output head that treats each position alone",
                 fix="Report the model's architecture.",

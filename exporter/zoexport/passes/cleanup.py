@@ -46,7 +46,7 @@ def cleanup(graph: TrainingGraph) -> TrainingGraph:
         for node in list(nodes.nodes):
             if is_call(node, *_CHECKS):
                 nodes.erase_node(node)
-            elif is_call(node, aten.view):
+            elif is_call(node, aten.view, aten._unsafe_view):
                 # A view of what was contiguous only through a call removed here would not be legal.
                 node.target = aten.reshape.default
             elif is_call(node, aten.broadcast_to):

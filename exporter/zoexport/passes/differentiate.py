@@ -108,7 +108,13 @@ def traced_backward(
             forward = Interpreter(program.module, garbage_collect_values=False)
             outputs = forward.run(*inputs)
             kept, weights = cotangents(outputs, values[count:])
-            found = torch.autograd.grad(outputs, [inputs[number] for number in chosen], weights)
+            wanted = [inputs[number] for number in chosen]
+            # What only chooses, such as which experts run, has no gradient.
+            grads = torch.autograd.grad(outputs, wanted, weights, allow_unused=True)
+            found = [
+                torch.zeros_like(one) if grad is None else grad
+                for one, grad in zip(wanted, grads, strict=True)
+            ]
         return [*kept, *found, *(forward.env[node] for node in observed)]
 
     inputs = [*given, *added]
@@ -117,6 +123,7 @@ def traced_backward(
         **core_decompositions(),
         **get_decompositions(_BACKWARD_OPERATORS),
         aten.select_backward.default: _select_backward,
+        aten.convolution_backward.default: _convolution_backward,
     }
     with mode:
         traced = make_fx(gradients, decomposition_table=table)(*fake_inputs(inputs, mode))
@@ -154,6 +161,36 @@ def _select_backward(gradient: Tensor, sizes: list[int], dim: int, index: int) -
     zeros = gradient.new_zeros([*lead, count * width])
     rows: Tensor = aten.slice_scatter(zeros, gradient, -1, index * width, (index + 1) * width)
     return rows.view(sizes)
+
+
+def _convolution_backward(
+    gradient: Tensor,
+    inputs: Tensor,
+    weight: Tensor,
+    bias_sizes: list[int] | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+    output_mask: list[bool],
+) -> Any:
+    """convolution_backward of frozen weights: a transposed convolution, without results that nothing reads.
+
+    ExecuTorch plans no memory for results that are masked out.
+    """
+    if transposed or output_mask[1] or output_mask[2]:
+        return NotImplemented
+    added = [
+        inputs.shape[axis + 2]
+        - ((gradient.shape[axis + 2] - 1) * stride[axis] - 2 * padding[axis])
+        - dilation[axis] * (weight.shape[axis + 2] - 1)
+        - 1
+        for axis in range(len(stride))
+    ]
+    made = aten.convolution(gradient, weight, None, stride, padding, dilation, True, added, groups)
+    return made, None, None
 
 
 _Cotangents = Callable[

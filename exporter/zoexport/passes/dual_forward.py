@@ -34,6 +34,7 @@ from zoexport.ir.graphs import (
     aten,
     call,
     copy_program,
+    described,
     is_call,
     operand,
     outputs,
@@ -183,7 +184,7 @@ def _read_copies(
     if not is_call(read, aten.matmul) or read.args[1] is not master:
         raise VerifyError(
             f"[dual_forward] {slot.name}",
-            found=f"a use in {read.format_node()}",
+            found=f"a use in {described(read)}",
             expected="only uses as the right side of a matrix product",
             fix="Run dual_forward before passes that rewrite the adapters.",
         )

@@ -63,7 +63,8 @@ def save_products(graph: TrainingGraph) -> TrainingGraph:
         for made in pair:
             graph.programs[made.name] = made
         for stage in graph.stages:
-            if stage.forward == program.family:
+            # Below the first trained layer, stages of the same family have no backward program.
+            if stage.forward == program.family and stage.backward is not None:
                 stage.saving, stage.from_saved = (made.family for made in pair)
     return graph
 

@@ -31,7 +31,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from zoexport.core.errors import VerifyError
 from zoexport.core.types import Program, Stage, TrainingGraph, Value
-from zoexport.ir.graphs import aten, call, identifier, is_call, outputs, placeholders
+from zoexport.ir.graphs import arguments, aten, call, identifier, is_call, outputs, placeholders
 from zoexport.ir.segments import layer_of, layer_stack, segments
 
 EMBEDDING, BODY, HEAD = "embedding", "body", "head"
@@ -202,9 +202,14 @@ class _Part:
             (bound,) = (arg for arg in copied.args if arg is not x)
             copied.target = aten.clamp.default
             copied.args = (x, None, bound) if is_call(node, aten.minimum) else (x, bound)
-        if is_call(node, aten.where):
-            _, chosen, other = copied.args
-            copied.target = _WHERE[isinstance(chosen, Node), isinstance(other, Node)]
+        if is_call(node, aten.masked_fill) and not isinstance(copied.args[2], Node):
+            copied.target = aten.masked_fill.Scalar
+        elif is_call(node, aten.where) and isinstance(copied.args[0], Node):
+            mask, x, other = arguments(copied)
+            if not isinstance(x, Node) and isinstance(other, Node):
+                copied.target, copied.args = aten.masked_fill.Scalar, (other, mask, x)
+            else:
+                copied.target = _WHERE[isinstance(x, Node), isinstance(other, Node)]
         return copied
 
     def _input(self, node: Node, value: Value) -> None:

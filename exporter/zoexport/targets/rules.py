@@ -10,6 +10,7 @@ from torch.fx import Node
 
 from zoexport.core.errors import LoweringError, first_line
 from zoexport.core.types import Program
+from zoexport.ir.graphs import described
 
 Rule = Callable[..., Any]
 
@@ -56,7 +57,7 @@ def apply_rule(
 
 def _refused(program: Program, node: Node, found: str, expected: str) -> LoweringError:
     return LoweringError(
-        f"program {program.name}, {node.format_node()}",
+        f"program {program.name}, {described(node)}",
         found=found,
         expected=expected,
         fix="Report the model's architecture, or compile for another target.",

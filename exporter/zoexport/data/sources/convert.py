@@ -140,24 +140,19 @@ def _plain(value: Any) -> str:
 
 def _write(source: DataSource, path: Path, places: Path) -> None:
     written = 0
-    # Half of a surrogate pair stays what it is, for the session to refuse.
-    with (
-        path.open("w", encoding="utf-8", errors="surrogatepass") as lines,
-        places.open("w", encoding="utf-8", errors="surrogateescape") as beside,
-    ):
-        for where, record in records(source):
-            line = line_of(record, where)
-            try:
-                lines.write(line)
+    # Closing writes again, so a full disk may be noticed there too. Half of a surrogate pair stays what it is, for the
+    # session to refuse.
+    try:
+        with (
+            path.open("w", encoding="utf-8", errors="surrogatepass") as lines,
+            places.open("w", encoding="utf-8", errors="surrogateescape") as beside,
+        ):
+            for where, record in records(source):
+                lines.write(line_of(record, where))
                 beside.write(json.dumps(where) + "\n")
-            except OSError as error:
-                raise _full(path, error) from error
-            written += 1
-        try:
-            lines.flush()
-            beside.flush()
-        except OSError as error:
-            raise _full(path, error) from error
+                written += 1
+    except OSError as error:
+        raise _full(path, error) from error
     if not written:
         raise DataError(
             f"data {source.name}",

@@ -21,7 +21,16 @@ from torch.fx import Node
 
 from zoexport.core.errors import LoweringError
 from zoexport.core.types import Program, Value
-from zoexport.ir.graphs import RESHAPES, arguments, aten, is_call, outputs, placeholders, zo
+from zoexport.ir.graphs import (
+    RESHAPES,
+    arguments,
+    aten,
+    described,
+    is_call,
+    outputs,
+    placeholders,
+    zo,
+)
 from zoexport.ir.row_ops import Op, Read, RowProgram, decode
 from zoexport.targets.executorch.layouts import COPIES, VIEWS, Leaf, RowMove, place_of_part
 from zoexport.targets.executorch.row_expressions import treats_rows_alone
@@ -220,7 +229,7 @@ class _Writer:
 
     def _refused(self, node: Node, found: str) -> LoweringError:
         return LoweringError(
-            f"program {self.program.name}, {node.format_node()}"[:300],
+            f"program {self.program.name}, {described(node)}"[:300],
             found=found,
             expected="what the Vulkan engine has a shader for",
             fix="Report the model's architecture, or compile for another target.",
