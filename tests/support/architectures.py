@@ -13,6 +13,8 @@ import io
 import json
 import math
 import multiprocessing
+import re
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -115,11 +117,11 @@ def model_types() -> list[str]:
 
 def tiny_config(model_type: str) -> Any:
     """The configuration of a tiny model with a layer of each kind that the architecture has by default."""
-    from transformers import CONFIG_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+    from transformers import CONFIG_MAPPING
 
     kind = CONFIG_MAPPING[model_type]
     # BERT and its kin are causal only as decoders.
-    decoder = {"is_decoder": True} if kind in MODEL_FOR_MASKED_LM_MAPPING else {}
+    decoder = {"is_decoder": True} if "is_decoder" in _defaults(kind) else {}
     return _tiny(kind, {**decoder, **OVERRIDES.get(model_type, {})})
 
 
@@ -196,10 +198,13 @@ def tiny_model(config: Any) -> Any:
     return model
 
 
-PASSED, REFUSED, UNMADE, FAILED = "passed", "refused", "not made", "FAILED"
+PASSED, REFUSED, UNMADE, SLOW, FAILED = "passed", "refused", "not tried", "slow", "FAILED"
+_ENDLESS = frozenset({"bailing_hybrid"})
+"""Types that are left out: their recurrences become thousands of calls, which take more than 7 minutes."""
 _SETTINGS = ("weights=fp32", "seq_len=24", "batch=2", "generate=off")
 _INTERNAL = 70
 _SECONDS = 420
+_CELL = 160
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,6 +229,8 @@ def attempt(model_type: str, folder: Path) -> Outcome:
     """Compile the tiny model of a type for the host and compare two steps, through the command line."""
     from tests.support.tiny_models import tiny_tokenizer
 
+    if model_type in _ENDLESS:
+        return Outcome(model_type, SLOW, reason=f"compiling takes more than {_SECONDS} s")
     model = folder / "model"
     try:
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
@@ -231,6 +238,7 @@ def attempt(model_type: str, folder: Path) -> Outcome:
             tiny_tokenizer().save_pretrained(model)
     except Exception as error:
         return Outcome(model_type, UNMADE, reason=f"{type(error).__name__}: {error}")
+    targets, code, message = "", 0, ""
     for targets in ("attention", "all-linear"):
         # Some linear layers are narrow, such as those that give a number for each head.
         settings = (*_SETTINGS, f"lora.targets={targets}", "lora.rank=2")
@@ -311,3 +319,61 @@ def _work(connection: Connection) -> None:
             model_type = connection.recv()
             with tempfile.TemporaryDirectory(prefix="zoexport-architectures-") as folder:
                 connection.send(attempt(model_type, Path(folder)))
+
+
+def statuses(page: Path) -> dict[str, str]:
+    """The status of each model type that a page lists."""
+    rows = [line.split("|") for line in page.read_text("utf-8").splitlines()]
+    return {row[1].strip().strip("`"): row[2].strip() for row in rows if len(row) > 3}
+
+
+def unmade(outcome: Outcome) -> bool:
+    """Whether transformers could not make the tiny model."""
+    return outcome.status == UNMADE
+
+
+_PAGE = """# Models
+
+The causal language models of transformers {version}, each tried as a tiny model with random weights: compiled for
+`host` with `mebp`, `weights=fp32` and `generate=off`, then compared with PyTorch over two steps (`zoexport parity`).
+{passed} of {count} passed. `python -m tests.support.architectures docs/models.md` writes this page.
+
+- **passed**: the bundle opens and agrees with PyTorch. Adapters are on the query and value projections
+  (`lora.targets=attention`), or on all linear layers if the names of the projections do not tell.
+- **refused**: `compile` ends with one message.
+- **slow**: compiling the tiny model takes more than 7 minutes.
+- **not tried**: transformers cannot make the tiny model on this machine.
+
+Experts of mixtures are frozen: each runs on all tokens, weighted by the router, and stays in fp32 with
+`weights=int4` or `int8`, so a bundle is larger than that of a dense model.
+
+| model type | outcome | adapters | reason |
+| --- | --- | --- | --- |
+{rows}
+"""
+
+
+def page_of(outcomes: Iterable[Outcome]) -> str:
+    """The page of the documentation that lists ``outcomes``."""
+    import transformers
+
+    found = sorted(outcomes, key=lambda outcome: outcome.model_type)
+    rows = [
+        f"| `{one.model_type}` | {one.status} | {one.targets} | {_short(one.reason)} |"
+        for one in found
+    ]
+    passed = sum(one.status == PASSED for one in found)
+    return _PAGE.format(
+        version=transformers.__version__, passed=passed, count=len(found), rows="\n".join(rows)
+    )
+
+
+def _short(reason: str) -> str:
+    """A reason without the parts that differ by machine, for a cell of a table."""
+    text = re.sub(r"(/\w+)*/zoexport-architectures-\w+", "", " ".join(reason.split()))
+    text = re.sub(r"<class '[\w.]*?(\w+)'>", r"\1", text).replace("|", "/").replace("<", "")
+    return text if len(text) <= _CELL else f"{text[:_CELL].rsplit(' ', 1)[0]} ..."
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(page_of(sweep(model_types())), encoding="utf-8")

@@ -10,6 +10,7 @@ import click
 from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, table
 from zoexport.cli.progress import Phases
+from zoexport.core.errors import ModelPhases
 
 _SHOWN = 8
 """Entries of the first dimension of an inner value, of which there may be hundreds."""
@@ -78,7 +79,11 @@ def parity(
             result = compare_signs(bundle, queries=signs, eps=eps, model=model, progress=phases)
         emit(result, _signs(result), as_json=as_json)
         return 0 if result["passed"] else 1
-    with output_of_libraries(), Phases("parity", as_json=as_json) as phases:
+    with (
+        output_of_libraries(),
+        Phases("parity", as_json=as_json) as shown,
+        ModelPhases(model or str(bundle), "comparing", shown).explained() as phases,
+    ):
         found = Bundle.open(bundle).parity(steps=steps, dump=dump, model=model, progress=phases)
     result = found.as_dict()
     rows = [

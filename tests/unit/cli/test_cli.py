@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.bundles import write_bundle
+from tests.support.tiny_models import save_tiny
 from zoexport import __version__, doctor
 from zoexport.cli.main import cli, run
 from zoexport.core.errors import BundleError
@@ -249,6 +250,43 @@ def test_a_defect_is_one_line_and_debug_shows_the_traceback(
     err = capfd.readouterr().err
     assert "Traceback" in err
     assert "in broken" in err
+
+
+@pytest.mark.parametrize(
+    ("error", "found"),
+    [
+        (OSError(28, "No space left on device", "/tmp/x"), "file /tmp/x: found No space left"),
+        (MemoryError(), "not enough memory"),
+    ],
+)
+def test_what_the_machine_lacks_is_no_defect(
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    error: Exception,
+    found: str,
+) -> None:
+    def broken(bundle: Path) -> dict[str, Any]:
+        raise error
+
+    monkeypatch.setattr("zoexport.describe.describe_bundle", broken)
+    assert found in failure(capfd, ["inspect", "b"], 1)
+
+
+def test_what_a_pass_raises_names_model_and_phase(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def broken(graph: Any) -> Any:
+        raise AssertionError("aten.copy_.default\n%copy_ : [num_users=1] = call_function")
+
+    monkeypatch.setattr("zoexport.passes.cleanup.cleanup", broken)
+    model = str(save_tiny("llama", tmp_path / "model"))
+    arguments = ["compile", model, "--target", "host", "--set", "seq_len=32"]
+    assert run([*arguments, "-o", str(tmp_path / "b")]) == 1
+    message = capfd.readouterr().err.splitlines()[-1]
+    assert "model LlamaForCausalLM" in message
+    assert "AssertionError while cleanup (aten.copy_.default)" in message
+    assert "num_users" not in message
+    assert not (tmp_path / "b").exists()
 
 
 def test_an_error_has_its_class_s_exit_code(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -231,6 +232,17 @@ def test_a_hub_data_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["hf:", "hf:a:b:c:d", "hf:a::b"])
 def test_no_name_of_a_data_set(name: str) -> None:
     assert refused(DataSource(name), ConfigError).where == f"data {name}"
+
+
+def test_a_full_disk_is_one_message(tmp_path: Path) -> None:
+    source = DataSource(write_csv(tmp_path / "a.csv", [{"text": "some text"}] * 2000))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        with pytest.raises(ConfigError, match="another folder in TMPDIR"), opened(source):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: Any) -> None:

@@ -8,6 +8,7 @@ from torch import nn
 
 from tests.support.graphs import WIDTH
 from tests.support.splits import LENGTH, Layer, small
+from zoexport.core.errors import ModelError
 from zoexport.ir.lengths import FixedLength
 
 
@@ -51,6 +52,12 @@ def test_one_unlike_layer_among_others_is_found() -> None:
         small([_Causal(), _WholeRow(), _Causal()], "check_stages")
 
 
-def test_at_its_only_length_anything_goes() -> None:
-    _, graph = small([_WholeRow()], "check_stages", any_length=False)
+@pytest.mark.parametrize("layer", [_WholeRow, _LastOnly, _Flipped])
+def test_layers_that_see_later_tokens_are_refused(layer: type[nn.Module]) -> None:
+    with pytest.raises(ModelError, match="a token sees those after it"):
+        small([_Causal(), layer()], "check_stages", any_length=False)
+
+
+def test_causal_layers_pass_at_their_only_length() -> None:
+    _, graph = small([_Causal()], "check_stages", any_length=False)
     assert graph.programs["layer.0"].outputs[0].shape[2] == WIDTH

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.graphs import VOCAB, operators
+from tests.support.graphs import VOCAB, WIDTH, operators
 from tests.support.splits import (
     Layer,
     arguments,
@@ -119,26 +119,32 @@ def test_what_no_gradient_needs_is_no_input(layer: type[Layer], reads_bias: bool
     assert names == {"linear.weight", *(["linear.bias"] if reads_bias else [])}
 
 
+def check_gradients(graph: TrainingGraph, family: str, length: int) -> None:
+    """Compare each result of a family's backward program with autograd over its forward program."""
+    forward, backward = (
+        graph.programs[f"{name}@{length}"] for name in (family, f"{family}.backward")
+    )
+    given = arguments(graph, backward)
+    by_name = dict(zip((value.name for value in backward.inputs), given, strict=True))
+    gradient = by_name.pop("output_gradient.hidden")
+    wanted = [value.name for value in backward.outputs]
+    found = backward.module(*given)
+    names = (value.name for value in forward.inputs)
+    inputs = dict(zip(names, arguments(graph, forward), strict=True))
+    leaves = {key: inputs[key].detach().requires_grad_() for key in wanted}
+    outputs = forward.module(*(leaves.get(key, value) for key, value in inputs.items()))
+    expected = torch.autograd.grad(outputs, [leaves[key] for key in wanted], [gradient])
+    for key, ours, theirs in zip(wanted, found, expected, strict=True):
+        assert theirs.norm() > 1e-3, key
+        assert difference(ours, theirs) < 1e-5, key
+
+
 @pytest.mark.parametrize("weights", ["fp32", "int4"])
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3"])
 def test_every_gradient_is_autograds(name: str, weights: str) -> None:
     graph, _ = tiny_graph(name, weights=weights)
     for stage in graph.stages[1:-1]:
-        forward = graph.programs[f"{stage.forward}@32"]
-        backward = graph.programs[f"{stage.backward}@32"]
-        given = arguments(graph, backward)
-        by_name = dict(zip((value.name for value in backward.inputs), given, strict=True))
-        gradient = by_name.pop("output_gradient.hidden")
-        wanted = [value.name for value in backward.outputs]
-        found = backward.module(*given)
-        names = (value.name for value in forward.inputs)
-        inputs = dict(zip(names, arguments(graph, forward), strict=True))
-        leaves = {key: inputs[key].detach().requires_grad_() for key in wanted}
-        outputs = forward.module(*(leaves.get(key, value) for key, value in inputs.items()))
-        expected = torch.autograd.grad(outputs, [leaves[key] for key in wanted], [gradient])
-        for key, ours, theirs in zip(wanted, found, expected, strict=True):
-            assert theirs.norm() > 1e-3, key
-            assert difference(ours, theirs) < 1e-5, key
+        check_gradients(graph, stage.forward, 32)
 
 
 def test_quantized_products_stay_products_of_codes() -> None:
@@ -185,3 +191,39 @@ def test_stages_leave_out_what_lies_below() -> None:
     )
     assert set(gradients) == {slot.name for slot in graph.slots}
     assert all(gradient.norm() > 0 for gradient in gradients.values())
+
+
+class _Convolved(Layer):
+    """A short convolution over the tokens, of each channel alone, as LFM2 and Mamba have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = torch.nn.Conv1d(WIDTH, WIDTH, 3, groups=WIDTH, padding=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        convolved = self.convolution(self.linear(x).transpose(1, 2))[..., : x.shape[1]]
+        return x + convolved.transpose(1, 2)
+
+
+def test_gradients_through_a_frozen_convolution() -> None:
+    _, graph = small([_Convolved()], "differentiate", targets=BODY[:1], any_length=False)
+    found = operators(graph.programs["layer.0.backward@13"])
+    assert not any("convolution_backward" in name for name in found)
+    check_gradients(graph, "layer.0", 13)
+
+
+class _Chooses(Layer):
+    """A layer whose linear part chooses and has no gradient."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.where(self.linear(x) > 0, x, 2 * x)
+
+
+def test_what_only_chooses_has_the_gradient_zero() -> None:
+    _, graph = small([_Chooses()], "differentiate", targets=BODY[:1], any_length=False)
+    program = graph.programs["layer.0.backward@13"]
+    values = arguments(graph, program)
+    with torch.no_grad():
+        found = dict(zip((v.name for v in program.outputs), program.module(*values), strict=True))
+    assert found["hidden"].any()
+    assert not found["lora_B.linear"].any()

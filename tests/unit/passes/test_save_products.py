@@ -115,3 +115,15 @@ def test_targets_without_the_feature_refuse() -> None:
 def test_there_are_none_where_nothing_is_to_be_kept(target: str) -> None:
     graph, _ = tiny_graph("llama", target=target)
     assert {stage.saving for stage in graph.stages} == {None}
+
+
+def test_only_stages_with_a_backward_program_get_a_pair() -> None:
+    _, graph = small(
+        [Layer(), Layer(), Layer()], "save_products", targets=["body.1.linear"], any_length=False
+    )
+    pairs = {stage.name: stage.saving is not None for stage in graph.stages}
+    assert pairs == {
+        stage.name: stage.backward is not None and stage.name != HEAD for stage in graph.stages
+    }
+    assert pairs["body.1"]
+    assert not pairs["body.0"]

@@ -7,7 +7,8 @@ float64: autograd in fp32 is itself up to 1.5e-4 away from that, more than parit
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -100,9 +101,10 @@ class FirstOrderReference:
         """The loss of one example, float64."""
         reference: list[Tensor] = []
         if self.config.loss == "dpo":
-            with torch.no_grad():
+            with torch.no_grad(), _in_float64():
                 reference = self.adapted.scores(example, lora(self.initial, self.config))
-        return self.adapted.loss(example, self.config, self.added(dropped), reference)
+        with _in_float64():
+            return self.adapted.loss(example, self.config, self.added(dropped), reference)
 
     def added(self, dropped: Dropped | None = None) -> Added:
         """The adapter of every layer."""
@@ -111,6 +113,17 @@ class FirstOrderReference:
     def _dropped(self, example: int) -> Dropped | None:
         share = self.config.lora_dropout
         return Dropped(share, self.config.seed, self.step_number, example) if share else None
+
+
+@contextlib.contextmanager
+def _in_float64() -> Iterator[None]:
+    """While this is open, a model makes float64 tensors: XGLM's smallest float64 does not fit into others."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _gradient(value: Tensor) -> Tensor:
