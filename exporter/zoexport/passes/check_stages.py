@@ -43,19 +43,18 @@ def check_stages(graph: TrainingGraph) -> TrainingGraph:
 def _check_causal(graph: TrainingGraph, program: Program) -> None:
     one = copy_program(program, program.name)
     set_rows(one, graph.rows, 1)
-    half = graph.length // 2
     given = {value.name: trial_value(graph, one, value) for value in one.inputs}
     with torch.no_grad():
         expected = one.module(*given.values())
         for value in one.inputs:
             if value.role in ("tokens", "activation"):
-                changed = given[value.name].clone()
-                changed[:, half:] = changed.max() - changed[:, half:]
-                given[value.name] = changed
+                kept = given[value.name]
+                given[value.name] = changed = kept.max() - kept
+                _first(graph, value, changed).copy_(_first(graph, value, kept))
         found = one.module(*given.values())
-    for ours, theirs in zip(found, expected, strict=True):
-        ours, theirs = ours[:, :half], theirs[:, :half]
-        if not (ours - theirs).abs().max() <= _CLOSE * theirs.abs().max():
+    for value, *both in zip(one.outputs, found, expected, strict=True):
+        ours, theirs = (_first(graph, value, result) for result in both)
+        if (ours - theirs).abs().max() > _CLOSE * theirs.abs().max():
             raise ModelError(
                 f"[check_stages] program {program.name}",
                 found="layers in which a token sees those after it",
@@ -77,15 +76,27 @@ def _check(graph: TrainingGraph, program: Program) -> None:
                 inputs["tokens"][:, half:] = graph.pad_token  # where rows see all of their tokens
             expected = whole.module(*inputs.values())
             cut = [
-                value[:, :half].contiguous() if wanted.role in ("tokens", "activation") else value
+                _first(graph, wanted, value).contiguous()
+                if wanted.role in ("tokens", "activation")
+                else value
                 for wanted, value in zip(whole.inputs, inputs.values(), strict=True)
             ]
             found = part.module(*cut)
     except (VerifyError, RuntimeError, IndexError) as error:
         raise FixedLength from error
-    for ours, theirs in zip(found, expected, strict=True):
-        if not (ours - theirs[:, :half]).abs().max() <= _CLOSE * theirs.abs().max():
+    for value, ours, theirs in zip(whole.outputs, found, expected, strict=True):
+        first = _first(graph, value, theirs)
+        if ours.shape != first.shape:
             raise FixedLength
+        if not (ours - first).abs().max() <= _CLOSE * theirs.abs().max():
+            raise FixedLength
+
+
+def _first(graph: TrainingGraph, value: Value, tensor: torch.Tensor) -> torch.Tensor:
+    """The first half of a value along its axis of positions, dimension 1 in most models."""
+    axes = [1, *range(len(value.shape))]
+    axis = next((axis for axis in axes if value.shape[axis] == graph.length), None)
+    return tensor if axis is None else tensor.narrow(axis, 0, graph.length // 2)
 
 
 def trial_value(graph: TrainingGraph, program: Program, value: Value) -> torch.Tensor:

@@ -206,7 +206,9 @@ class _Part:
             copied.target = aten.masked_fill.Scalar
         elif is_call(node, aten.where) and isinstance(copied.args[0], Node):
             mask, x, other = arguments(copied)
-            if not isinstance(x, Node) and isinstance(other, Node):
+            if not isinstance(x, Node) and not isinstance(other, Node):
+                copied.target = aten.where.Scalar
+            elif not isinstance(x, Node):
                 copied.target, copied.args = aten.masked_fill.Scalar, (other, mask, x)
             else:
                 copied.target = _WHERE[isinstance(x, Node), isinstance(other, Node)]
