@@ -446,9 +446,8 @@ def _fill(
     heads = attention_heads(loaded.config)
     content = {
         **_description(planned, lowered, graph, settings),
-        "notes": [*loaded.notes, *lowered.notes],
         "required_ops": sorted({*lowered.required_ops, *generating.required_ops}),
-        "notes": [*lowered.notes, *notes(planned, generating)],
+        "notes": [*loaded.notes, *lowered.notes, *notes(planned, generating)],
         **({"weights": {"file": WEIGHTS}} if names else {}),
         **({} if directions is None else {"lora_init": directions.facts}),
         "model": {
