@@ -332,7 +332,7 @@ def unmade(outcome: Outcome) -> bool:
     return outcome.status == UNMADE
 
 
-_PAGE = """# Models
+_PAGE = """# Architectures
 
 The causal language models of transformers {version}, each tried as a tiny model with random weights: compiled for
 `host` with `mebp`, `weights=fp32` and `generate=off`, then compared with PyTorch over two steps (`zoexport parity`).

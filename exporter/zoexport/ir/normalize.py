@@ -37,8 +37,21 @@ _TO_THE_END = (1 << 63) - 1
 
 
 def normalize(program: Program) -> None:
-    """Rewrite every call of an operator in :data:`RARE` and :data:`IN_PLACE`."""
+    """Rewrite every call of an operator in :data:`RARE` and :data:`IN_PLACE`, and fill memory that is not filled."""
+    for node in program.module.graph.nodes:
+        if node.target in _FILLED:
+            # What writes parts of it may multiply the rest by 0, which NaN survives.
+            node.target = _FILLED[node.target]
+            if node.target is aten.zeros.default:
+                node.kwargs = {k: v for k, v in node.kwargs.items() if k != "memory_format"}
     rewrite(program, [((), _normal)])
+
+
+_FILLED = {
+    aten.empty.memory_format: aten.zeros.default,
+    aten.empty_like.default: aten.zeros_like.default,
+    aten.new_empty.default: aten.new_zeros.default,
+}
 
 
 def _normal(node: Node) -> Node | None:

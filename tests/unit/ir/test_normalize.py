@@ -123,3 +123,15 @@ def test_writes_into_read_values_become_functional() -> None:
     nodes = graph.programs["forward"].module.graph.nodes
     calls = [node.target for node in nodes if isinstance(node.target, torch._ops.OpOverload)]
     assert not any(target._schema.is_mutable for target in calls)
+
+
+def test_memory_is_filled() -> None:
+    def call(x: Tensor) -> Tensor:
+        made = x.new_empty(x.shape)
+        made[:, :3] = x[:, :3]
+        made[:, 3:] = 2
+        return made
+
+    _, graph = captured(Wide(call))
+    nodes = graph.programs["forward"].module.graph.nodes
+    assert not [node for node in nodes if "empty" in str(node.target)]
