@@ -245,7 +245,8 @@ class TensorMemory {
   }
 
   std::string operator_of(int32_t number) const {
-    return number >= 0 && static_cast<size_t>(number) < operators_.size() ? operators_[static_cast<size_t>(number)] : "";
+    return number >= 0 && static_cast<size_t>(number) < operators_.size() ? operators_[static_cast<size_t>(number)]
+                                                                          : "";
   }
 
   bool is_value(int32_t index) const { return index >= 0 && static_cast<size_t>(index) < values_.size(); }

@@ -23,8 +23,7 @@ Status Session::check_generates() const {
                    "Compile it again with this version."};
   }
   if (!manifest_.generate->problem.empty()) {
-    return Failure{ZO_BUNDLE_ERROR, where, "none: " + manifest_.generate->problem, expected,
-                   "See docs/generate.md."};
+    return Failure{ZO_BUNDLE_ERROR, where, "none: " + manifest_.generate->problem, expected, "See docs/generate.md."};
   }
   return {};
 }

@@ -7,7 +7,8 @@ namespace {
 
 Failure built_without(const std::string& where) {
   return {ZO_ENGINE_ERROR, where, "a library that was built without the engine vulkan", "one that has it",
-          "Install glslangValidator and Vulkan's headers (on Debian: glslang-tools, libvulkan-dev), and build zoexport again."};
+          "Install glslangValidator and Vulkan's headers (on Debian: glslang-tools, libvulkan-dev), and build zoexport "
+          "again."};
 }
 
 }  // namespace
