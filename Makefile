@@ -187,7 +187,7 @@ test-federation: programs ## Run Flower's engine and real processes only (needs 
 	$(BIN)/python -m pytest -m federation tests/slow $(PYTEST_ARGS)
 
 test-cpp: programs ## Run the C++ tests only
-	$(BIN)/ctest --test-dir build --output-on-failure --no-tests=error
+	$(BIN)/ctest --test-dir build --parallel $(JOBS) --output-on-failure --no-tests=error
 
 test-kotlin: programs ## Run the Kotlin host's tests only (needs a JDK and npm)
 	$(BIN)/python -m pytest tests/kotlin $(PYTEST_ARGS)
