@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.architectures import FAILED, model_types, statuses, sweep, unmade
+
+pytestmark = pytest.mark.slow
 
 DOCS = Path(__file__).parents[2] / "docs" / "models.md"
 

@@ -96,7 +96,7 @@ def test_programs_are_the_reference(name: str, weights: str) -> None:
     graph, reference = build(name, weights=weights)
     reference.step_number = STEP
     tokens = fixed_tokens(BATCH, SEQ).repeat(2 * QUERIES, 1)
-    for copy_number, ours in enumerate(scores(graph, 1e-2, tokens)):
+    for copy_number, ours in enumerate(scores(graph, reference.config.eps, tokens)):
         values = reference.perturbed(copy_number // 2, (1.0, -1.0)[copy_number % 2])
         torch.testing.assert_close(ours, expected(reference, values), rtol=2e-6, atol=2e-6)
     plain = expected(reference, reference.masters)

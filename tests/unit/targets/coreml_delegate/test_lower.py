@@ -291,7 +291,7 @@ def test_a_bundle_says_what_it_is_and_that_it_was_not_run(
 ) -> None:
     found = manifest.read(bundle, verify_files=True)
     assert (found["target"], found["engine"]) == ("ios-coreml", "executorch")
-    assert (found["backends"], found["notes"]) == (["CoreMLBackend"], [NOT_RUN])
+    assert (found["backends"], found["notes"][0]) == (["CoreMLBackend"], NOT_RUN)
     assert found["minimum_os"] == {"ios": "18.0", "macos": "15.0"}
     assert found["packing"] == "coreml-int4-g32-fp32"
     assert {program["file"] for program in found["programs"]} == {"model.pte"}

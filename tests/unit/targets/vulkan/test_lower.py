@@ -53,7 +53,7 @@ def test_an_operator_without_a_shader_is_one_message() -> None:
     made = fused_program(program(lambda x: torch.sin(x * 2.0), fixed("x", (3, 8))))
     with pytest.raises(LoweringError, match=r"found the operator aten\.sin\.default") as raised:
         calls_of(made)
-    assert raised.value.where.startswith("program test, %sin")
+    assert raised.value.where.startswith("program test, aten.sin")
 
 
 def in_use(calls: Calls) -> list[set[Any]]:
