@@ -235,7 +235,8 @@ def _without_weights(
     if elsewhere or any(file.suffix != ".safetensors" for file in files):
         return None
     kind, config = model_class(config)
-    stand_ins = StandIns(files)
+    padding = getattr(sizes(config), "pad_token_id", None)
+    stand_ins = StandIns(files, padding if isinstance(padding, int) else None)
     # Without a folder, transformers reads no generation settings, which list the end tokens.
     generation = _generation_config(folder, where)
     model = from_pretrained(

@@ -29,12 +29,13 @@ class StandIns:
 
     Args:
         files: where a name is in two files, the later one counts, as for transformers.
+        padding: the token of padding, None if there is none.
 
     Raises:
         ModelError: a file is damaged or incomplete.
     """
 
-    def __init__(self, files: Iterable[Path]) -> None:
+    def __init__(self, files: Iterable[Path], padding: int | None = None) -> None:
         self._stored: dict[str, StoredTensor] = {}
         for path in files:
             with open_safetensors(path) as file:
@@ -47,17 +48,22 @@ class StandIns:
             key: untouched_zeros(stored.shape) if stored.floating else stored.read()
             for key, stored in self._stored.items()
         }
+        self._padding = padding
+        for table in self._tables():
+            table[padding, 0] = 1.0
 
     def weights(self, model: torch.nn.Module) -> StoredWeights | None:
         """The weights of a model that was loaded from :attr:`tensors`; its persistent buffers get their values.
 
         Returns:
-            None where a weight is not just one of the tensors, or where the files hold a weight twice with different
-            values, of which transformers would not make one.
+            None where a weight is not just one of the tensors, where the loader clears a row of padding, or where the
+            files hold a weight twice with different values, of which transformers would not make one.
 
         Raises:
             ModelError: a file can no longer be read.
         """
+        if self._clears_padding():
+            return None
         places = {tensor.data_ptr(): key for key, tensor in self.tensors.items() if tensor.numel()}
         places |= self._padded_bias(model)
         weights: dict[str, StoredTensor] = {}
@@ -72,6 +78,32 @@ class StandIns:
             if name in weights:
                 buffer.copy_(weights[name].read())
         return StoredWeights(weights)
+
+    def _tables(self) -> list[torch.Tensor]:
+        """The matrices that have a row for padding."""
+        return [
+            self.tensors[key]
+            for key, stored in self._stored.items()
+            if stored.floating
+            and len(stored.shape) == 2
+            and self._padding is not None
+            and 0 <= self._padding < stored.shape[0]
+            and stored.shape[1]
+        ]
+
+    def _clears_padding(self) -> bool:
+        """Whether the loader set a row of padding to zero which is not zero in the files, as some models do."""
+        tables = {table.data_ptr(): table for table in self._tables()}
+        found = False
+        for key, tensor in self.tensors.items():
+            table = tables.get(tensor.data_ptr())
+            if table is None:
+                continue
+            row = int(self._padding or 0)
+            cleared = not table[row, 0]
+            table[row, 0] = 0.0
+            found |= cleared and bool(self._stored[key].read_rows(row, row + 1).any())
+        return found
 
     def _padded_bias(self, model: torch.nn.Module) -> dict[int, str]:
         """Place and name of the output head's bias: transformers pads it, by nothing here, into memory of its own."""

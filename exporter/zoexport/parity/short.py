@@ -48,8 +48,8 @@ from zoexport.trained import kind_of
 if TYPE_CHECKING:
     from zoexport.models import LoadedModel
 
-_TOKENS = 12
-"""Of the first row."""
+_TOKENS, _PRODUCTS = 12, 1 << 30
+"""Least tokens of the first row, which is longer if the model's parameters times the tokens stay below this."""
 _LABELS = 256
 """Of a second step whose losses differ by roundings, which average out over so many."""
 _ROWS_TENSOR_ID = 0x7FFFFFFE
@@ -119,12 +119,17 @@ class _Proof:
         vocabulary = self.manifest["model"]["vocab_size"]
         rounds = self.config.rounding.endswith(("int8", "int16"))
         rows = -(-_LABELS // longest) if rounds else 1
-        self.first = [_row(min(_TOKENS, longest), vocabulary, 0)]
+        parameters = max(1, self.manifest["model"]["parameters"])
+        tokens = min(longest, max(_TOKENS, _PRODUCTS // parameters))
+        #: Rows of the first step, the last of which is generated after; two show whether rows stay apart.
+        self.first = [_row(tokens, vocabulary, 0)]
+        self.first += [_row(max(1, tokens - 3), vocabulary, 1)] if self.config.batch > 1 else []
         #: Rows of a zeroth-order method's second step.
         self.second = self.first
         if rounds or self.whole:
             self.second = [_row(longest, vocabulary, number) for number in range(rows)]
-        self.longer = [[_continued(self.first[0], length, vocabulary)] for length in lengths]
+        short = _row(min(_TOKENS, longest), vocabulary, 2)
+        self.longer = [[_continued(short, length, vocabulary)] for length in lengths]
         #: What a run sets, on both sides.
         self.run: dict[str, Any] = {"loss": "full"}
         #: Slots whose gradients are compared.
@@ -256,7 +261,7 @@ class _Proof:
         """Tokens to generate after; none where nothing generates."""
         if "problem" in self.manifest["generate"]:
             return []
-        row = self.first[0].candidates[0].tokens
+        row = self.first[-1].candidates[0].tokens
         return list(row[: self.manifest["generate"]["context"] - 2])
 
     def _refuse(self, programs: Sequence[str], found: str, expected: str) -> None:

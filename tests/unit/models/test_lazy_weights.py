@@ -447,3 +447,22 @@ def test_the_parameters_take_no_memory(tmp_path: Path) -> None:
     grown, size = map(int, done.stdout.split())
     assert size > 80e6
     assert grown < size / 4
+
+
+def test_row_of_padding_that_the_loader_clears(tmp_path: Path) -> None:
+    """Youtu's initialization clears the padding's row of a loaded table too; the weights must be those of the model."""
+    from transformers import YoutuConfig, YoutuForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "vocab_size": 64}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": 16}
+    ranks = {"kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+    model = YoutuForCausalLM(YoutuConfig(**sizes, **heads, **ranks, pad_token_id=3))
+    with torch.no_grad():
+        model.get_input_embeddings().weight.fill_(0.5)
+    model.save_pretrained(tmp_path)
+    source = models.resolve(str(tmp_path))
+    expected = models.load(source).model
+    found = models.load(source, lazy=True)
+    for name, value in expected.named_parameters():
+        torch.testing.assert_close(found.weights.read(name), value.detach())
