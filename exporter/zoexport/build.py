@@ -216,13 +216,13 @@ def compile_bundle(
         if mask is not None:
             check_mask(mask, loaded)
         with heap_left_out():
-            content, reader = _fill(
+            content, reader, known = _fill(
                 folder, planned, loaded, mask, allow_fallback, calibration, adapter, progress
             )
         files = [path for path in folder.rglob("*") if path.is_file()]
         progress("hashing the files", None)
         written = manifest.write(folder, content, files)
-        verified = _verified(folder, planned, loaded, reader, verify, progress)
+        verified = _verified(folder, planned, loaded, reader, known, verify, progress)
     return {
         "bundle": str(bundle),
         "method": planned.method.name,
@@ -245,6 +245,7 @@ def _verified(
     planned: Plan,
     loaded: Any,
     reader: RowReader,
+    known: Mapping[str, Any],
     verify: bool | None,
     progress: Progress,
 ) -> dict[str, Any]:
@@ -261,7 +262,8 @@ def _verified(
 
     peak, now = (status(key) or 0.0 for key in ("VmHWM", "VmRSS"))
     try:
-        found = short.prove(folder, loaded, reader, max(peak - now, _LEAST_ROOM), progress)
+        room = max(peak - now, _LEAST_ROOM)
+        found = short.prove(folder, loaded, reader, room, progress, known)
     except short.NotHereError as error:
         return {**skipped, "reason": f"this machine lacks {error}"}
     return {"passed": True, **dataclasses.asdict(found)}
@@ -388,8 +390,12 @@ def _fill(
     calibration: Path | None,
     adapter: Path | None,
     progress: Progress,
-) -> tuple[dict[str, Any], RowReader]:
-    """Write a bundle's files but the manifest; return its content, and what reads the frozen weights."""
+) -> tuple[dict[str, Any], RowReader, dict[str, Any]]:
+    """Write a bundle's files but the manifest.
+
+    Returns:
+        The manifest's content; what reads the frozen weights; and codes and scales of a whole program's weights.
+    """
     from safetensors.torch import save_file
 
     from zoexport import adapters
@@ -464,7 +470,9 @@ def _fill(
         "generate": generating.entry,
         **text_entry(loaded),
     }
-    return content, graph.source or loaded.weights
+    ends = (".codes", ".scales")
+    known = {key: value for key, value in graph.weights.items() if key.endswith(ends)}
+    return content, graph.source or loaded.weights, known if graph.whole else {}
 
 
 def _write_weights(

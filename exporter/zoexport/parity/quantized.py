@@ -22,21 +22,35 @@ from zoexport.ir.product_ops import as_bf16, rounded_rows
 from zoexport.models.targets import decoder_stack
 
 
-def quantize_model(model: Any, settings: dict[str, Any], rotated: Collection[str] = ()) -> None:
+def quantize_model(
+    model: Any,
+    settings: dict[str, Any],
+    rotated: Collection[str] = (),
+    known: Mapping[str, Tensor] | None = None,
+) -> None:
     """Change ``model`` in place to compute as a bundle with these settings does.
 
     Args:
         model: a transformers causal language model, fp32.
         settings: ``weights``, ``activations`` and ``group_size`` of the bundle's manifest.
         rotated: names of the parameters that the bundle stores rotated (``core.hadamard``).
+        known: ``<parameter>.codes`` and ``<parameter>.scales`` of weights that need not be quantized again.
     """
     if settings["weights"] == "fp32":
         return
     if rounds_channels(settings):
         round_channels(model, settings)
         return
-    for weight, turns in stored_weights(model, rotated).values():
-        weight.copy_(rounded(hadamard.rotate_rows(weight) if turns else weight, settings))
+    known = known or {}
+    named = model.named_parameters(remove_duplicate=False)
+    names = {value.data_ptr(): name for name, value in named if f"{name}.codes" in known}
+    for place, (weight, turns) in stored_weights(model, rotated).items():
+        name = names.get(place)
+        weight.copy_(
+            rounded(hadamard.rotate_rows(weight) if turns else weight, settings)
+            if name is None
+            else dequantized(known[f"{name}.codes"], known[f"{name}.scales"])
+        )
     read_as_bundle(model, settings, rotated)
 
 
@@ -160,6 +174,12 @@ def rounded(weight: Tensor, settings: Mapping[str, Any]) -> Tensor:
         group = settings["group_size"]
         return int4.dequantize_int4(*int4.quantize_int4(weight.detach(), group), group)
     return int4.dequantize_int8(*int4.quantize_int8(weight.detach()))
+
+
+def dequantized(codes: Tensor, scales: Tensor) -> Tensor:
+    """Rows of a weight of int4 or int8 from what a bundle stores of them, float32."""
+    dequantize = int4.dequantize_int8 if codes.dtype == torch.int8 else int4.dequantize_int4
+    return dequantize(codes, scales)
 
 
 def rounding_over(weights: str) -> Callable[[Tensor], Tensor]:

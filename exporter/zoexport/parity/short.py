@@ -29,7 +29,7 @@ from torch import Tensor
 from zoexport.core import children, hadamard, rng, tolerances, trust
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import LoweringError, rebuilt
-from zoexport.core.int4 import dequantize_int4, dequantize_int8, unpack_int4
+from zoexport.core.int4 import unpack_int4
 from zoexport.core.types import Progress, RowReader
 from zoexport.data import IGNORED, Candidate, Example
 from zoexport.methods import config_of
@@ -37,6 +37,7 @@ from zoexport.models.streaming import streaming
 from zoexport.models.weights import open_safetensors
 from zoexport.parity.compare import make_reference, state_error
 from zoexport.parity.quantized import (
+    dequantized,
     quantize_model,
     read_as_bundle,
     rounded,
@@ -78,7 +79,12 @@ class Compared:
 
 
 def prove(
-    bundle: Path, loaded: LoadedModel, reader: RowReader, room: float, progress: Progress
+    bundle: Path,
+    loaded: LoadedModel,
+    reader: RowReader,
+    room: float,
+    progress: Progress,
+    known: Mapping[str, Tensor] | None = None,
 ) -> Compared:
     """Run every program of a bundle, and compare what they compute with the model.
 
@@ -88,6 +94,7 @@ def prove(
         reader: of its parameters, without elements that are trained.
         room: MB that the comparison may take for weights in memory.
         progress: called with what is being done.
+        known: codes and scales of a whole program's weights (``parity.quantized``).
 
     Raises:
         NotHereError: its engine does not run here.
@@ -98,7 +105,7 @@ def prove(
         trust.required(()),  # nobody has signed it yet
         tempfile.TemporaryDirectory(prefix=".verify-", dir=bundle.parent) as scratch,
     ):
-        return _Proof(bundle, Path(scratch)).compared(loaded, reader, room)
+        return _Proof(bundle, Path(scratch), known or {}).compared(loaded, reader, room)
 
 
 class NotHereError(Exception):
@@ -108,8 +115,8 @@ class NotHereError(Exception):
 class _Proof:
     """What both sides compute, and how they are compared."""
 
-    def __init__(self, bundle: Path, scratch: Path) -> None:
-        self.bundle, self.scratch = bundle, scratch
+    def __init__(self, bundle: Path, scratch: Path, known: Mapping[str, Tensor]) -> None:
+        self.bundle, self.scratch, self.known = bundle, scratch, known
         self.manifest = manifests.read(bundle)
         self.config: Any = config_of(self.manifest)
         self.bounds = tolerances.bounds(self.config)
@@ -348,7 +355,7 @@ class _Proof:
                 value.data = loaded.weights.read(name)
         beside = kind_of(self.config).for_reference(model, self.bundle, self.manifest)
         if not streams:
-            quantize_model(model, settings, rotated)
+            quantize_model(model, settings, rotated, self.known)
             yield model, beside
             return
         if settings["weights"] != "fp32":
@@ -410,9 +417,7 @@ class _BundleRows:
             codes, scales = (
                 file.get_slice(f"{kept}.{part}")[begin:end] for part in ("codes", "scales")
             )
-        if codes.dtype == torch.int8:
-            return dequantize_int8(codes, scales)
-        return dequantize_int4(codes, scales)
+        return dequantized(codes, scales)
 
 
 class _LastLogits:
