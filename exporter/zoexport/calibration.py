@@ -1,7 +1,7 @@
 """Calibration of activations: the model runs once on a few rows, and each linear layer's input is looked at.
 
 QuZO calibrates static grids, one a tensor, on 8 rows (appendix B). A model whose weights are still in their files is
-calibrated too: a module's weights are read when it runs and dropped afterwards.
+calibrated too (``models.streaming``).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from zoexport.core.errors import ModelError
 from zoexport.core.manifest import checked_file
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Progress
-from zoexport.core.untouched import untouched_zeros
 from zoexport.data import corpus, tokenize_file
 from zoexport.data.examples import tokenize_records
 from zoexport.data.records import read_records
+from zoexport.models.streaming import streaming
 from zoexport.models.targets import adapter_targets
 
 if TYPE_CHECKING:
@@ -197,7 +197,8 @@ def watch(
         model.get_submodule(name).register_forward_pre_hook(before(name)) for name in modules
     ]
     try:
-        with torch.no_grad(), _weights_where_they_run(loaded):
+        weights = streaming(model, loaded.weights) if loaded.lazy else contextlib.nullcontext()
+        with torch.no_grad(), weights:
             _run(model, model_inputs(model, tokens))
     finally:
         for handle in handles:
@@ -268,49 +269,6 @@ def rounding(model: nn.Module, formats: Mapping[str, Format]) -> Iterator[None]:
 
 def _of_rounded(forward: Callable[[Tensor], Tensor], numbers: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda x: forward(activation_grids.rounded(x, numbers))
-
-
-@contextlib.contextmanager
-def _weights_where_they_run(loaded: LoadedModel) -> Iterator[None]:
-    """While inside, a lazily loaded model's modules have their weights while they run; the token table, some rows."""
-    model: Any = loaded.model
-    table = model.get_input_embeddings()
-    handles: list[Any] = []
-
-    def before(module: nn.Module, inputs: tuple[Any, ...], path: str) -> None:
-        for name, parameter in module.named_parameters(recurse=False):
-            full = f"{path}.{name}" if path else name
-            if module is table:
-                value = untouched_zeros(tuple(parameter.shape))
-                for row in inputs[0].unique().tolist():
-                    value[row] = loaded.weights.read_rows(full, row, row + 1)[0]
-            else:
-                value = loaded.weights.read(full)
-            kept[full] = parameter.data
-            parameter.data = value
-
-    def after(module: nn.Module, path: str) -> None:
-        for name, parameter in module.named_parameters(recurse=False):
-            # A module that another hook kept from running has what it had.
-            parameter.data = kept.pop(f"{path}.{name}" if path else name, parameter.data)
-
-    kept: dict[str, Tensor] = {}
-    for path, module in model.named_modules() if loaded.lazy else ():
-        handles.append(
-            module.register_forward_pre_hook(
-                lambda module, inputs, path=path: before(module, inputs, path)
-            )
-        )
-        handles.append(
-            module.register_forward_hook(
-                lambda module, _, __, path=path: after(module, path), always_call=True
-            )
-        )
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 _GRID = "the layer's activation grid is made"

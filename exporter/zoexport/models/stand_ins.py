@@ -53,7 +53,9 @@ class StandIns:
             table[padding, 0] = 1.0
 
     def weights(self, model: torch.nn.Module) -> StoredWeights | None:
-        """The weights of a model that was loaded from :attr:`tensors`; its persistent buffers get their values.
+        """The weights of a model that was loaded from :attr:`tensors`.
+
+        Persistent buffers, and parameters without dimensions, get their values.
 
         Returns:
             None where a weight is not just one of the tensors, where the loader clears a row of padding, or where the
@@ -74,9 +76,10 @@ class StandIns:
             weights[name] = self._stored[key]
         if not self._ties_hold(weights):
             return None
-        for name, buffer in model.named_buffers():
+        small = [(name, value.data) for name, value in model.named_parameters() if not value.dim()]
+        for name, value in (*model.named_buffers(), *small):
             if name in weights:
-                buffer.copy_(weights[name].read())
+                value.copy_(weights[name].read())
         return StoredWeights(weights)
 
     def _tables(self) -> list[torch.Tensor]:

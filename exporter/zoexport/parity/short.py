@@ -3,11 +3,11 @@
 A session in another process opens the bundle, generates a token and takes steps; here the model from which the bundle
 was made does the same in plain PyTorch, as the method's reference, and its weights are read where they run. Losses,
 gradients and states are compared within parity's bounds (``core.tolerances``). Programs for longer rows run on the
-first row, continued behind its last label: what a causal model computes of it must stay the same.
+first row, continued behind its last label: a causal model must give it the same loss.
 
-Of a first-order method the gradients of the last layers are compared, down to one of each program that goes backward.
-Of a zeroth-order one the second step is, which has the first one's update, at ``_MOVE`` times the bundle's eps: losses
-then move by more than the bounds.
+First-order methods: the gradients of the last layers are compared, until each backward program was seen once.
+Zeroth-order methods: the second step is compared, which contains the first step's update. It runs at ``_MOVE`` times
+the bundle's eps, so that losses change by more than the bounds.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 _TOKENS, _PRODUCTS = 12, 1 << 30
 """Least tokens of the first row, which is longer if the model's parameters times the tokens stay below this."""
 _LABELS = 256
-"""Of a second step whose losses differ by roundings, which average out over so many."""
+"""Labels of the second step if activations are rounded: rounding errors average out over this many."""
 _ROWS_TENSOR_ID = 0x7FFFFFFE
 """Words for rows come from the noise specification, at a tensor id that no slot has."""
 _MOVE = 10.0
@@ -63,14 +63,14 @@ _FIXED = 1e-30
 _STREAMED = ("lora", "adapter codes", "sparse")
 """Kinds of training whose references need the model's weights only where they run."""
 _NEAR = {False: 2e-3, True: 5e-2}
-"""By whether activations are rounded: how far a generated token's logit may be below the largest, of their spread."""
+"""Largest distance of a generated token's logit from the maximum, relative to the spread; by rounded activations."""
 
 _Answer = Callable[[], tuple[dict[str, Any], dict[str, np.ndarray]]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """The largest relative errors; None of what was not compared. ``reason`` says why losses were not."""
+    """The largest relative errors, None if not compared; ``reason`` explains why losses were not compared."""
 
     loss: float | None = None
     gradient: float | None = None
@@ -91,7 +91,7 @@ def prove(
     Args:
         bundle: complete, with an engine that runs here.
         loaded: the model that it was made from; it cannot be used any more.
-        reader: of its parameters, without elements that are trained.
+        reader: rows of its parameters; trained elements are zero.
         room: MB that the comparison may take for weights in memory.
         progress: called with what is being done.
         known: codes and scales of a whole program's weights (``parity.quantized``).
@@ -113,7 +113,7 @@ class NotHereError(Exception):
 
 
 class _Proof:
-    """What both sides compute, and how they are compared."""
+    """Inputs of both sides, and the comparison of their results."""
 
     def __init__(self, bundle: Path, scratch: Path, known: Mapping[str, Tensor]) -> None:
         self.bundle, self.scratch, self.known = bundle, scratch, known
@@ -151,7 +151,7 @@ class _Proof:
             self.run["eps"] = _MOVE * self.manifest["settings"]["eps"]
 
     def compared(self, loaded: LoadedModel, reader: RowReader, room: float) -> Compared:
-        """Run both sides, at the same time where one does not need the other."""
+        """Run both sides, in parallel if neither needs the other's result."""
         streams = self._streams(loaded)
         taken = 0.0 if streams else self._taken(loaded)
         with self._session() as answer:
@@ -231,7 +231,7 @@ class _Proof:
         return worst
 
     def _longer(self, ours: dict[str, Any]) -> None:
-        """Rows that continue the first one have its loss, and gradients as large; those of an encoder, finite ones."""
+        """Check that continued rows have the first row's loss and gradient size, or for encoders finite ones."""
         causal = "bidirectional" not in self.manifest
         (loss, size), *_ = ours["longer"]
         runs = [(rows, room) for room in _rooms(self.manifest) or [0] for rows in self.longer]
@@ -265,7 +265,7 @@ class _Proof:
             )
 
     def _prompt(self) -> list[int]:
-        """Tokens to generate after; none where nothing generates."""
+        """The prompt to generate after; empty if the bundle does not generate."""
         if "problem" in self.manifest["generate"]:
             return []
         row = self.first[-1].candidates[0].tokens
@@ -347,7 +347,7 @@ class _Proof:
     def _computing(
         self, loaded: LoadedModel, reader: RowReader, streams: bool
     ) -> Iterator[tuple[Any, dict[str, Tensor]]]:
-        """The model with the bundle's weights, and what its reference is given beside the slots."""
+        """Yield the model with the bundle's weights, and the reference's other tensors."""
         model, settings = loaded.model, self.manifest["settings"]
         rotated = self.manifest["rotated_weights"]
         if loaded.lazy and not streams:
@@ -360,9 +360,6 @@ class _Proof:
             return
         if settings["weights"] != "fp32":
             reader = _BundleRows(self.bundle, self.manifest, model, reader)
-        for name, value in model.named_parameters():
-            if loaded.lazy and not value.dim():  # it has no rows
-                value.data = loaded.weights.read(name)
         with streaming(model, reader), _one_thread():
             if settings["weights"] != "fp32":
                 read_as_bundle(model, settings, rotated)

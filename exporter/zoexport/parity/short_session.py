@@ -3,7 +3,7 @@
     python -m zoexport.parity.short_session BUNDLE REQUEST RESULTS
 
 Standard output has a JSON object a line: ``{"doing": ...}`` before each part, and at the end ``{"done": ...}`` or
-``{"error": ...}``, or ``{"missing": ...}`` where the engine does not run here. Tensors are in the safetensors file
+``{"error": ...}``, or ``{"missing": ...}`` if the engine does not run here. Tensors are in the safetensors file
 RESULTS.
 """
 
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def _missing(bundle: Path) -> str:
-    """What a bundle needs that is not on this machine; empty where it can be opened."""
+    """Name what a bundle needs and this machine lacks; empty if it can be opened."""
     manifest = manifests.read(bundle)
     apple = manifest["engine"] == "coreml" or "CoreMLBackend" in manifest["backends"]
     if apple:
@@ -74,7 +74,7 @@ def run(bundle: Path, request: dict[str, Any], results: Path) -> dict[str, Any]:
 
     Args:
         request: ``first`` and ``second``, rows of two steps, the second of which may be empty; ``longer``, rows of
-            each further step, which are run in ``shallow``, a bundle of fewer layers, where that is not null, for each
+            each further step, which are run in ``shallow``, a bundle of fewer layers, if that is not null, for each
             of ``keep_mb`` (empty: the bundle's), or evaluated alone if ``steps`` is false; ``prompt``, tokens to
             generate after, may be empty; ``run``, settings; ``values``, a safetensors file of slots; ``gradients``,
             names of slots.
