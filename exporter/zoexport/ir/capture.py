@@ -21,7 +21,7 @@ from torch.export import Dim as ExportDim
 from torch.export.graph_signature import InputKind
 
 from zoexport.core.encoders import model_inputs, pad_token
-from zoexport.core.errors import ModelError, ZoExportError, first_line
+from zoexport.core.errors import ModelError, ModelPhases
 from zoexport.core.sizes import sizes
 from zoexport.core.types import Dim, Program, TrainingGraph, Value
 from zoexport.ir.graphs import output_node
@@ -167,22 +167,12 @@ def capture(model: torch.nn.Module, length: int, *, seq_len: int | None = None) 
             fix=f"Choose --set seq_len={limit} or less.",
         )
     example = torch.zeros((3, length), dtype=torch.int64)
-    try:
-        with torch.no_grad(), quiet(), _short_rotary(model):
-            graph = _as_training_graph(_exported(_LogitsOnly(model), example), length)
-            if _writes(graph):
-                functional = _exported(_LogitsOnly(model), example).run_decompositions({})
-                graph = _as_training_graph(functional, length)
-    except ZoExportError:
-        raise
-    except Exception as error:
-        # torch.export raises many types; whatever it is, the model cannot be captured.
-        raise ModelError(
-            f"model {type(model).__name__}",
-            found=f"{type(error).__name__}: {first_line(error)}",
-            expected="a language model that torch.export takes",
-            fix="Try another model, or report the message.",
-        ) from error
+    phases = ModelPhases(type(model).__name__, "capturing it with torch.export")
+    with phases.explained(), torch.no_grad(), quiet(), _short_rotary(model):
+        graph = _as_training_graph(_exported(_LogitsOnly(model), example), length)
+        if _writes(graph):
+            functional = _exported(_LogitsOnly(model), example).run_decompositions({})
+            graph = _as_training_graph(functional, length)
     graph.seq_len = rows
     graph.pad_token = pad_token(model)
     return graph
