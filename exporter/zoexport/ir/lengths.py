@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from zoexport.core.errors import VerifyError
 from zoexport.core.types import Dim, Program, TrainingGraph, Value
@@ -57,6 +58,23 @@ def marker_prime(seq_len: int, sizes: Iterable[int], limit: int | None) -> int |
 
 def _is_prime(number: int) -> bool:
     return number > 1 and all(number % factor for factor in range(2, math.isqrt(number) + 1))
+
+
+def numbers_of(node: Node) -> list[int]:
+    """The integers that a call has as arguments and in the shapes of its results."""
+    found: list[int] = []
+
+    def note(value: Any) -> Any:
+        if isinstance(value, int) and not isinstance(value, bool):
+            found.append(value)
+        return value
+
+    torch.fx.node.map_aggregate((node.args, node.kwargs), note)
+    values = node.meta.get("val")
+    for value in values if isinstance(values, list | tuple) else [values]:
+        if isinstance(value, torch.Tensor):
+            torch.fx.node.map_aggregate(tuple(value.shape), note)
+    return found
 
 
 def follows(size: object, length: int) -> bool:

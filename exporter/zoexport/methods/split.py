@@ -208,12 +208,15 @@ def label_rows(vocabulary: int, most: int) -> int:
 
 def _marker_rows(graph: TrainingGraph, wanted: int) -> int:
     """At least the ``wanted`` ones, as a table with a part for every row can be cut but not continued."""
-    from zoexport.ir.lengths import marker_prime
+    from zoexport.ir.lengths import marker_prime, numbers_of
 
     sizes: list[Any] = [graph.length, graph.seq_len]
     sizes += [size for tensor in graph.weights.values() for size in tensor.shape]
     sizes += [size for slot in graph.slots for size in slot.shape]
     sizes += [len(places) for places in (graph.chosen or {}).values()]
+    # Of what the model computes too, such as the index of a loop's turn: rows are symbols yet, and no numbers.
+    nodes = [node for program in graph.programs.values() for node in program.module.graph.nodes]
+    sizes += [size for node in nodes for size in numbers_of(node)]
     rows = marker_prime(wanted, sizes, None)
     assert rows is not None
     return rows

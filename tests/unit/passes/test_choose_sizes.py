@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import pytest
@@ -55,6 +56,23 @@ def test_every_length_has_its_programs() -> None:
         for name, node in outputs(program).items():
             (value,) = (value for value in program.outputs if value.name == name)
             assert shape_of(node) == value.shape
+
+
+class _Numbered(Layer):
+    """A layer whose calls have small primes as arguments, as the turns of an unrolled loop do."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        borders = (0, 17, 19, 23, 29, WIDTH)
+        parts = [x[..., first:last].tanh() for first, last in itertools.pairwise(borders)]
+        return self.linear(torch.cat(parts[::-1], dim=-1))
+
+
+def test_numbers_of_the_model_are_no_rows() -> None:
+    model, graph = sized([_Numbered()], rows=1)
+    materialize(graph, LoadedWeights(model))
+    tokens = torch.arange(4)[None] % VOCAB
+    hidden = Stages(graph, {}, 4).forward(tokens)[-1][0]
+    assert torch.equal(hidden, model.body(model.embed(tokens)))
 
 
 @pytest.mark.parametrize("length", [4, 11])
