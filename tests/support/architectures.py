@@ -16,9 +16,7 @@ import multiprocessing
 import re
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Iterator
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -200,11 +198,10 @@ def tiny_model(config: Any) -> Any:
 
 PASSED, REFUSED, UNMADE, SLOW, FAILED = "passed", "refused", "not tried", "slow", "FAILED"
 _ENDLESS = frozenset({"bailing_hybrid", "olmo_hybrid", "zamba"})
-"""Types that are left out: their recurrences become thousands of calls, which take more than 7 minutes."""
+"""Types that are left out: their recurrences become thousands of calls, which take minutes to capture."""
 _DISAGREES = "compiles, but parity disagrees"
 _SETTINGS = ("weights=fp32", "seq_len=24", "batch=2", "generate=off")
 _INTERNAL = 70
-_SECONDS = 420
 _CELL = 160
 
 
@@ -216,14 +213,12 @@ class Outcome:
         status: passed parity, refused in one sentence, not made by transformers itself, or failed.
         targets: the ``lora.targets`` that were used.
         reason: the message of a refusal or failure; empty if passed.
-        seconds: of model, compilation and parity together.
     """
 
     model_type: str
     status: str
     targets: str = ""
     reason: str = ""
-    seconds: float = 0.0
 
 
 def attempt(model_type: str, folder: Path) -> Outcome:
@@ -231,7 +226,7 @@ def attempt(model_type: str, folder: Path) -> Outcome:
     from tests.support.tiny_models import tiny_tokenizer
 
     if model_type in _ENDLESS:
-        return Outcome(model_type, SLOW, reason=f"compiling takes more than {_SECONDS} s")
+        return Outcome(model_type, SLOW, reason="compiling takes more than 5 minutes")
     model = folder / "model"
     try:
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
@@ -268,69 +263,20 @@ def _called(arguments: list[str]) -> tuple[int, str]:
 
 
 def sweep(model_types: Iterable[str], *, processes: int = 2) -> Iterator[Outcome]:
-    """:func:`attempt` of each type, in processes that are replaced if one crashes or takes too long."""
-    waiting = list(model_types)
-    workers: dict[Connection, tuple[Any, str, float]] = {}
-    context = multiprocessing.get_context("spawn")
-
-    def start() -> None:
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs,), daemon=True)
-        process.start()
-        theirs.close()
-        give(ours, process)
-
-    def give(ours: Connection, process: Any) -> None:
-        if not waiting:
-            ours.close()
-            process.join()
-            return
-        workers[ours] = process, waiting.pop(0), time.monotonic()
-        ours.send(workers[ours][1])
-
-    for _ in range(min(processes, len(waiting))):
-        start()
-    while workers:
-        ready = wait(list(workers), timeout=1.0)
-        for ours, (process, model_type, began) in list(workers.items()):
-            seconds = round(time.monotonic() - began, 1)
-            late = seconds > _SECONDS
-            if ours not in ready and not late:
-                continue
-            del workers[ours]
-            try:
-                outcome = None if late else ours.recv()
-            except EOFError:
-                outcome = None
-            if outcome is not None:
-                yield dataclasses.replace(outcome, seconds=seconds)
-                give(ours, process)
-                continue
-            process.kill()
-            process.join()
-            reason = f"no end in {_SECONDS} s" if late else f"exit code {process.exitcode}"
-            yield Outcome(model_type, FAILED, reason=reason, seconds=seconds)
-            if waiting:
-                start()
+    """:func:`attempt` of each type, each in a process of its own."""
+    with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=1) as pool:
+        yield from pool.imap_unordered(_attempted, model_types)
 
 
-def _work(connection: Connection) -> None:
-    with contextlib.suppress(EOFError):
-        while True:
-            model_type = connection.recv()
-            with tempfile.TemporaryDirectory(prefix="zoexport-architectures-") as folder:
-                connection.send(attempt(model_type, Path(folder)))
+def _attempted(model_type: str) -> Outcome:
+    with tempfile.TemporaryDirectory(prefix="zoexport-architectures-") as folder:
+        return attempt(model_type, Path(folder))
 
 
 def statuses(page: Path) -> dict[str, str]:
     """The status of each model type that a page lists."""
     rows = [line.split("|") for line in page.read_text("utf-8").splitlines()]
     return {row[1].strip().strip("`"): row[2].strip() for row in rows if len(row) > 3}
-
-
-def unmade(outcome: Outcome) -> bool:
-    """Whether transformers could not make the tiny model."""
-    return outcome.status == UNMADE
 
 
 _PAGE = """# Architectures
@@ -342,7 +288,7 @@ The causal language models of transformers {version}, each tried as a tiny model
 - **passed**: the bundle opens and agrees with PyTorch. Adapters are on the query and value projections
   (`lora.targets=attention`), or on all linear layers if the names of the projections do not tell.
 - **refused**: `compile` ends with one message.
-- **slow**: compiling the tiny model takes more than 7 minutes.
+- **slow**: compiling the tiny model takes more than 5 minutes.
 - **not tried**: transformers cannot make the tiny model on this machine.
 
 Experts of mixtures are frozen: each runs on all tokens, weighted by the router, and stays in fp32 with
