@@ -25,7 +25,7 @@ from zoexport.core.errors import ModelError, ModelPhases
 from zoexport.core.sizes import sizes
 from zoexport.core.types import Dim, Program, TrainingGraph, Value
 from zoexport.ir.graphs import output_node
-from zoexport.ir.normalize import normalize
+from zoexport.ir.normalize import leaves_writes, normalize
 from zoexport.ir.repeated import Repeated, Unlike
 
 ROWS = "rows"
@@ -169,10 +169,10 @@ def capture(model: torch.nn.Module, length: int, *, seq_len: int | None = None) 
     example = torch.zeros((3, length), dtype=torch.int64)
     phases = ModelPhases(type(model).__name__, "capturing it with torch.export")
     with phases.explained(), torch.no_grad(), quiet(), _short_rotary(model):
-        graph = _as_training_graph(_exported(_LogitsOnly(model), example), length)
-        if _writes(graph):
-            functional = _exported(_LogitsOnly(model), example).run_decompositions({})
-            graph = _as_training_graph(functional, length)
+        exported = _exported(_LogitsOnly(model), example)
+        if leaves_writes(exported.graph):
+            exported = exported.run_decompositions({})
+        graph = _as_training_graph(exported, length)
     graph.seq_len = rows
     graph.pad_token = pad_token(model)
     return graph
@@ -191,15 +191,6 @@ def _exported(model: torch.nn.Module, tokens: torch.Tensor) -> torch.export.Expo
     except Unlike:
         return export()
     return exported
-
-
-def _writes(graph: TrainingGraph) -> bool:
-    """Whether calls that write into their operands are left, which :func:`normalize` has no rule for."""
-    return any(
-        schema.is_mutable
-        for node in graph.programs["forward"].module.graph.nodes
-        if (schema := getattr(node.target, "_schema", None)) is not None
-    )
 
 
 def _as_training_graph(exported: torch.export.ExportedProgram, seq_len: int) -> TrainingGraph:

@@ -47,6 +47,15 @@ def normalize(program: Program) -> None:
     rewrite(program, [((), _normal)])
 
 
+def leaves_writes(graph: Graph) -> bool:
+    """Return whether the graph has calls that write into an operand and that :func:`normalize` has no rule for."""
+    return any(
+        schema.is_mutable and _rule_of(node) is None
+        for node in graph.nodes
+        if (schema := getattr(node.target, "_schema", None)) is not None
+    )
+
+
 _FILLED = {
     aten.empty.memory_format: aten.zeros.default,
     aten.empty_like.default: aten.zeros_like.default,
