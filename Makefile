@@ -71,17 +71,17 @@ demo: setup ## Compile SmolLM2-135M, train it on this machine, bring the adapter
 	$(BIN)/python -m zoexport.demo demo
 
 bench: programs ## Measure SmolLM2-135M here and renew docs/performance.md (an hour, idle cores)
-	$(BIN)/zoexport bench smollm2-135m --grid full -o research/performance/results/full --force
-	$(BIN)/python -m research.performance.page docs/performance.md research/performance/results/full
+	$(BIN)/zoexport bench smollm2-135m --grid full -o build/research/performance/full --force
+	$(BIN)/python -m research.performance.page docs/performance.md build/research/performance/full
 	$(BIN)/zoexport bench smollm2-135m --methods prge --weights int4,fp32 --seq-len 64 --batch 1 --queries 1 --labels all,last --eager \
-	  --rounds 7 -o research/performance/results/prge --force
-	$(BIN)/python -m research.performance.page docs/performance.md research/performance/results/prge bench-prge
-	$(BIN)/python -m research.performance.roofline docs/performance.md research/performance/results/prge
+	  --rounds 7 -o build/research/performance/prge --force
+	$(BIN)/python -m research.performance.page docs/performance.md build/research/performance/prge bench-prge
+	$(BIN)/python -m research.performance.roofline docs/performance.md build/research/performance/prge
 
 bench-mebp: programs ## Measure MeBP on SmolLM2-135M here and renew docs/performance.md (idle cores)
-	$(BIN)/zoexport bench smollm2-135m --grid mebp -o research/performance/results/mebp --force
-	$(BIN)/python -m research.performance.page docs/performance.md research/performance/results/mebp bench-mebp
-	$(BIN)/python -m research.performance.roofline docs/performance.md research/performance/results/mebp
+	$(BIN)/zoexport bench smollm2-135m --grid mebp -o build/research/performance/mebp --force
+	$(BIN)/python -m research.performance.page docs/performance.md build/research/performance/mebp bench-mebp
+	$(BIN)/python -m research.performance.roofline docs/performance.md build/research/performance/mebp
 
 bench-models: setup ## Measure MeBP's five models here, of random weights, and renew docs/performance.md (two hours; goes on)
 	$(BIN)/python -m research.performance.models docs/performance.md

@@ -10,14 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mkdocs.structure.files import File, InclusionLevel
+from mkdocs.structure.files import File
 
 from zoexport.core.config import fields
 from zoexport.methods import methods
 
 ROOT = Path(__file__).parents[2]
-MEASURED = ROOT / "research"
-"""Its pages are read from those that show their figures."""
 _LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)")
 _ITEM = re.compile(r"(?:[-*]|\d+\.) ")
 _INSIDE = re.compile(r"(?:[-*]|\d+\.) |\s")
@@ -34,11 +32,7 @@ def on_files(files: Any, config: Any) -> Any:
     while waiting:
         page = waiting.pop()
         if _place(page) not in files.src_uris:
-            inclusion = (
-                InclusionLevel.NOT_IN_NAV if MEASURED in page.parents else InclusionLevel.UNDEFINED
-            )
-            made = File.generated(config, _place(page), abs_src_path=str(page), inclusion=inclusion)
-            files.append(made)
+            files.append(File.generated(config, _place(page), abs_src_path=str(page)))
         if page.suffix != ".md":
             continue
         for target in _targets(page):

@@ -1,6 +1,6 @@
-"""``python -m research.accelerator.page FOLDER RESULTS PAGE``: tables and pictures of what ``run`` found.
+"""``python -m research.accelerator.page FOLDER RESULTS PAGE``: tables of what ``run`` found.
 
-Each comparison that has figures renews its marked part of the page. Figures and pictures are kept in ``--results``.
+Each comparison that has figures renews its marked part of the page; a copy of the figures is kept in ``--results``.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from research.accelerator import folder
 from research.accelerator.arms import COMPARISONS
 from research.learning import page as learning
 from research.support.command import add_places, exit_status
-from research.support.page import check, replace, seen_from
+from research.support.page import marked, publish
+from research.support.tables import RAW
 from zoexport.bench.output import markdown_table
 from zoexport.core.errors import ConfigError
 from zoexport.core.files import write_json
 
-RESULTS = Path(__file__).with_name("results")
+RESULTS = RAW / "accelerator"
 _WORDS = {
     "films": "film sentences (samples.py), a choice of two words",
     "text": "news reports of the Brown corpus, every next token of rows of 256",
@@ -35,20 +36,15 @@ def mark_of(name: str) -> str:
 
 
 def write(page: Path, results: Path, name: str, result: Mapping[str, Any]) -> None:
-    """Renew the page's part about a comparison, and its picture and figures in a folder.
+    """Renew the page's part about a comparison and its tables, and keep the raw runs in a folder.
 
     Raises:
         ConfigError: the place cannot be written.
     """
-    comparison = COMPARISONS[name]
-    learning.draw(results / f"{name}.png", result, guess=comparison.task == "films")
     write_json(results / f"{name}.json", result)
-    picture = (
-        f"![Validation loss against rates and operations]({seen_from(page, results)}/{name}.png)"
-    )
-    lines = [picture, "", learning.table(result), "", *learning.differences(result)]
+    lines = [learning.table(result), "", *learning.differences(result)]
     lines += ["", reached(result), "", *_conditions(name, result)]
-    replace(page, mark_of(name), "\n".join(lines) + "\n")
+    publish(page, mark_of(name), "\n".join(lines) + "\n", runs=learning.runs_table(result))
 
 
 def reached(result: Mapping[str, Any]) -> str:
@@ -128,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 fix="Check the path.",
             )
         for name in there:
-            check(chosen.page, mark_of(name))
+            marked(chosen.page, mark_of(name))
         for name, path in there.items():
             write(
                 chosen.page,

@@ -3,7 +3,7 @@
 ``python -m research.convergence.measure PAGE`` lets MeBP, P-RGE and MeZO train the same adapters of the same model on
 the same rows of plain text, each over programs of single layers, in ``zoexport-runner``; every so many steps the
 held-out rows are evaluated. States, and the points that are done, are kept in the cache folder, so the same command
-goes on where it was stopped. ``page`` writes the page, its picture and the figures.
+goes on where it was stopped. ``page`` writes the page, its tables and the raw runs.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 from research.convergence import page
 from research.support.command import Clock, add_places, exit_status
+from research.support.tables import RAW
 from zoexport import models
 from zoexport.bench import bundles, conditions, products, runner
 from zoexport.bench.matrix import Shape, Variant, first_order
@@ -31,11 +32,10 @@ from zoexport.core.files import atomic_file
 from zoexport.core.types import Progress
 from zoexport.data import corpus
 from zoexport.data.samples import Samples
-from zoexport.report import check_can_draw
 from zoexport.session.examples import write_tokens
 
 MODEL = "smollm2-135m"
-RESULTS = Path(__file__).with_name("results")
+RESULTS = RAW / "convergence"
 SEQ_LEN = 256
 SETTINGS = {"lora.targets": "all-linear", "lora.rank": "16", "weights": "int4"}
 
@@ -271,7 +271,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
 
     def measured(clock: Clock) -> None:
-        check_can_draw(chosen.results / page.PICTURE)
         result = measure(
             MODEL,
             corpus.rows(SEQ_LEN),

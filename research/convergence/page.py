@@ -1,4 +1,4 @@
-"""The convergence report for people: a page with a picture, and the figures."""
+"""The convergence report for people: a page, its tables, and the raw runs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from research.support.page import seen_from
+from research.support import tables
 from zoexport.bench.output import busy_warning, markdown_table
-from zoexport.bench.sections import color_of
 from zoexport.core.files import atomic_file, write_json
-from zoexport.report import new_figure, save_png
 
-PICTURE = "convergence.png"
-_AXES = {"steps": "steps", "tflop": "TFLOP in products", "seconds": "seconds of steps"}
-_VALUES = {"loss": "held-out loss", "token_accuracy": "held-out token accuracy"}
 _ABOUT = """# Convergence
 
 `make report-convergence` writes this page: MeBP, P-RGE and MeZO train the same LoRA adapters of the same model on the
@@ -25,6 +20,8 @@ _NOTES = """
   the last four of its 44 texts are held out. Loss: the mean over all tokens. Token accuracy: the share of
   tokens that are the argmax.
 - MeBP trains both matrices of an adapter (AdamW); P-RGE and MeZO train B (LoRA-FA). Rates are constant.
+- One run for each method, with one seed and one rate: the gap between first and zeroth order is far larger than what a
+  seed changes, but the order of P-RGE and MeZO is not a result.
 - FLOP: additions and multiplications of the matrix products in the programs that a step calls, as the programs' files
   have them: those of the backward pass, and of the forward pass computed again there, included; norms, softmax, noise
   and the update left out.
@@ -33,19 +30,18 @@ _NOTES = """
 
 
 def write(page: Path, folder: Path, result: Mapping[str, Any]) -> None:
-    """Write the page, and the picture and figures in a folder.
+    """Write the page and its tables, and the raw runs to a folder.
 
     Raises:
         ConfigError: the place cannot be written.
     """
-    picture = folder / PICTURE
-    draw(picture, result)
     write_json(folder / "convergence.json", result)
     with atomic_file(page) as temporary:
-        temporary.write_text(markdown(result, seen_from(page, picture)), encoding="utf-8")
+        temporary.write_text(markdown(result), encoding="utf-8")
+    tables.renew(tables.file_of(page), "convergence", tables.found_in(markdown(result)))
 
 
-def markdown(result: Mapping[str, Any], picture: str) -> str:
+def markdown(result: Mapping[str, Any]) -> str:
     """The page."""
     found = result["conditions"]
     length = found["settings"]["seq_len"]
@@ -53,8 +49,6 @@ def markdown(result: Mapping[str, Any], picture: str) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
     text = [
         _ABOUT,
-        f"![Held-out loss and token accuracy]({picture})",
-        "",
         summary(result),
         _NOTES.format(length=length).rstrip(),
         f"- {found['model']['name']}, {found['model']['parameters']:,} parameters; {settings}",
@@ -106,30 +100,3 @@ def points(result: Mapping[str, Any]) -> str:
     ]
     header = ("method", "steps", "TFLOP", "seconds", "loss", "token accuracy")
     return markdown_table(header, rows)
-
-
-def draw(path: Path, result: Mapping[str, Any]) -> None:
-    """Draw loss and token accuracy against steps, FLOPs and seconds, as a PNG file.
-
-    Raises:
-        ConfigError: matplotlib is not installed, or the place cannot be written.
-    """
-    figure = new_figure(path, 11, 6)
-    grid = figure.subplots(len(_VALUES), len(_AXES), sharex="col", sharey="row")
-    for row, (value, title) in zip(grid, _VALUES.items(), strict=True):
-        for axes, (place, label) in zip(row, _AXES.items(), strict=True):
-            for curve in result["curves"]:
-                axes.plot(
-                    [point[place] for point in curve["points"]],
-                    [point[value] for point in curve["points"]],
-                    "o-",
-                    markersize=3,
-                    label=curve["method"],
-                    color=color_of(curve["method"]),
-                )
-            axes.grid(alpha=0.3)
-            if row is grid[-1]:
-                axes.set_xlabel(label)
-        row[0].set_ylabel(title)
-    grid[0][0].legend()
-    save_png(figure, path)

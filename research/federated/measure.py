@@ -3,7 +3,7 @@
 ``python -m research.federated.measure PAGE --study NAME`` runs every arm of one of :data:`STUDIES` with every rate and
 seed, for as many rounds as the budget of operations pays for. Sentences that no client has choose an arm's rate, others
 are what is compared. Bundles, federations and results are kept in the cache folder, so the same command goes on where
-it was stopped. ``page`` writes the page's marked part, its picture and the figures.
+it was stopped. ``page`` writes the page's marked part, its tables and the raw runs.
 
 Clients are called in this process one after another (``federated.local``): the same code and messages as over Flower,
 whose engine would add its start to every run. Nothing that is reported is a time.
@@ -26,7 +26,8 @@ from research.federated import page
 from research.support import arms
 from research.support.cells import Cells, name_of
 from research.support.command import Clock, add_places, exit_status
-from research.support.page import check
+from research.support.page import marked
+from research.support.tables import RAW
 from research.support.trained import Divided, divided
 from zoexport import models as language_models
 from zoexport.bench import conditions
@@ -51,7 +52,7 @@ from zoexport.session.examples import read_examples, write_tokens
 
 MODEL = "smollm2-135m"
 TARGET = "host"
-RESULTS = Path(__file__).with_name("results")
+RESULTS = RAW / "federated"
 COMMON = {"loss": "choices", "seq_len": "64", "batch": "4", "activations": "fp32"}
 
 
@@ -407,7 +408,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name = chosen.study if scale.split == Scale.split else f"{chosen.study}-labels"
 
     def measured(clock: Clock) -> None:
-        check(chosen.page, page.mark_of(name))
+        marked(chosen.page, page.mark_of(name))
         work = cache_dir() / "bench" / "federated"
         work.mkdir(parents=True, exist_ok=True)
         measure(

@@ -1,19 +1,17 @@
-"""A comparison of federated algorithms for people: a table and a picture in a page's marked part, and the figures."""
+"""A comparison of federated algorithms for people: a table in a page's marked part, and the raw runs."""
 
 from __future__ import annotations
 
 import itertools
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from research.support import rates
-from research.support.page import replace, seen_from
+from research.support.page import publish
 from zoexport.bench.output import markdown_table
 from zoexport.core.files import write_json
-from zoexport.report import new_figure, save_png
 
 
 def mark_of(name: str) -> str:
@@ -22,17 +20,14 @@ def mark_of(name: str) -> str:
 
 
 def write(page: Path, folder: Path, name: str, result: Mapping[str, Any]) -> None:
-    """Renew the page's marked part, and the picture and figures in a folder.
+    """Renew the page's marked part and its tables, and write the raw runs to a folder.
 
     Raises:
         ConfigError: the place cannot be written.
     """
-    draw(folder / f"{name}.png", result)
     write_json(folder / f"{name}.json", result)
-    place = seen_from(page, folder)
-    picture = f"![Held-out loss against operations and bytes]({place}/{name}.png)"
-    text = "\n".join([picture, "", table(result), "", *_conditions(result)]) + "\n"
-    replace(page, mark_of(name), text)
+    text = "\n".join([table(result), "", *_conditions(result)]) + "\n"
+    publish(page, mark_of(name), text)
 
 
 def best_rate(arm: Mapping[str, Any]) -> float | None:
@@ -88,39 +83,6 @@ def _reached(flops: Sequence[float | None]) -> list[str | None]:
     return [f"{statistics.mean(found):.3g}", f"{min(found):.3g}..{max(found):.3g}"]
 
 
-def draw(path: Path, result: Mapping[str, Any]) -> None:
-    """Each arm at its best rate: the mean held-out loss over the seeds, against operations and against bytes up."""
-    figure = new_figure(path, 12, 4.5)
-    axes = figure.subplots(1, 2, sharey=True)
-    for number, arm in enumerate(result["arms"]):
-        best = best_rate(arm)
-        runs = [run for run in arm["runs"] if run["rate"] == best]
-        if not runs:
-            continue
-        losses = _mean([[point["loss"] for point in run["points"]] for run in runs])
-        flops = [point["flops"] / 1e12 for point in runs[0]["points"]]
-        sent = _mean([[point["bytes_up"] / 1e6 for point in run["points"]] for run in runs])
-        color = f"C{number}"
-        label = f"{arm['label']}, rate {runs[0]['rate']:g}"
-        axes[0].plot(flops, losses, color=color)
-        axes[1].plot(
-            sent[1:], losses[1:], color=color, marker=".", label=label
-        )  # nothing was sent at first
-    axes[0].set_xlabel("planned TFLOP of all clients")
-    axes[1].set_xlabel("MB sent up")
-    axes[1].set_xscale("log")
-    axes[0].set_ylabel("held-out loss")
-    axes[1].legend(fontsize="small", loc="upper right")
-    for one in axes:
-        one.axhline(math.log(2), color="gray", linestyle=":")  # a constant guess between two
-        one.grid(alpha=0.3)
-    save_png(figure, path)
-
-
-def _mean(values: Sequence[Sequence[float]]) -> list[float]:
-    return [statistics.mean(column) for column in zip(*values, strict=True)]
-
-
 def _ended(run: Mapping[str, Any]) -> bool:
     return run["diverged"] is None
 
@@ -141,7 +103,7 @@ def _conditions(result: Mapping[str, Any]) -> list[str]:
         f"- {found['model']['name']}, film sentences (samples.py) dealt to {scale['clients']} clients "
         f"({scale['split']}), {scale['sample']} a round, {scale['steps']} steps each",
         f"- {scale['validated']} sentences that no client has choose the rate; losses and accuracies are those of "
-        f"{scale['tested']} others; dotted: ln 2, a constant guess",
+        f"{scale['tested']} others; a constant guess has ln 2",
         *(
             line
             for arm in result["arms"]

@@ -18,7 +18,7 @@ from typing import Any
 from research.learning.page import apart, tflop
 from research.support import rates
 from research.support.command import Clock, exit_status
-from research.support.page import check, replace
+from research.support.page import marked, publish
 from zoexport.bench.output import markdown_table
 from zoexport.core.errors import ConfigError
 
@@ -122,14 +122,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
 
     def measured(_: Clock) -> None:
-        check(given.page, MARK)
+        marked(given.page, MARK)
         first = arm_of(given.first, given.first_label)
         second = arm_of(given.second, given.second_label)
         command = (
             f'- `python -m research.learning.across {given.page} {given.first} "{given.first_label}" '
             f'{given.second} "{given.second_label}"`'
         )
-        replace(given.page, MARK, f"{compared(first, second)}{command}\n")
+        publish(given.page, MARK, f"{compared(first, second)}{command}\n")
 
     return exit_status(measured)
 

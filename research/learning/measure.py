@@ -4,7 +4,7 @@
 seed, and evaluates each now and then on sentences that choose the rate; the last step is evaluated on others. Where
 runs take long the first seed alone chooses the rate, and the others have that one (``Comparison.narrows``). The same
 command goes on where it was stopped: bundles and states are kept in the cache folder, runs that are done also in the
-figures that ``page`` writes beside the page's marked part and its picture, so that another machine can go on.
+raw runs that ``page`` writes to ``--results``, so that another machine can go on.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from research.learning import page
 from research.support.arms import ALL_WEIGHTS, Arm, estimators, split, unsplit
 from research.support.cells import Cells, name_of
 from research.support.command import Clock, add_places, exit_status
-from research.support.page import check
+from research.support.page import marked
 from research.support.rates import best_rate, beyond
+from research.support.tables import RAW
 from research.support.trained import Divided, divided, evaluated, trained
 from zoexport import models
 from zoexport.bench import conditions
@@ -42,7 +43,7 @@ from zoexport.plan import plan_training
 
 MODEL = "smollm2-135m"
 TARGET = "host"
-RESULTS = Path(__file__).with_name("results")
+RESULTS = RAW / "learning"
 _LABELS = 2
 """Tokens of an example that are predicted: the sentences' choices have one each."""
 COMMON = {"loss": "choices", "seq_len": "64", "batch": "4", "queries": "4", "activations": "fp32"}
@@ -441,7 +442,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         name += f"-{chosen.task}"
 
     def measured(clock: Clock) -> None:
-        check(chosen.page, page.mark_of(name))
+        marked(chosen.page, page.mark_of(name))
         work = cache_dir() / "bench" / "learning"
         work.mkdir(parents=True, exist_ok=True)
         measure(

@@ -1,4 +1,4 @@
-"""A comparison of what methods learn, for people: a table and a picture in a page's marked part, and the figures."""
+"""A comparison of what methods learn, for people: tables in a page's marked part, and the raw runs."""
 
 from __future__ import annotations
 
@@ -11,22 +11,10 @@ from typing import Any
 from scipy import stats
 
 from research.support import rates
-from research.support.page import replace, seen_from
+from research.support.page import publish
 from zoexport.bench.output import busy_warning, markdown_table
 from zoexport.core.files import write_json
 from zoexport.data import samples
-from zoexport.report import new_figure, save_png
-
-COLORS = (
-    "tab:blue",
-    "tab:orange",
-    "tab:green",
-    "tab:red",
-    "tab:purple",
-    "tab:brown",
-    "tab:pink",
-    "tab:olive",
-)
 
 _NARROWED = ("- the first seed chooses the rate, with which alone the others are trained",)
 
@@ -37,19 +25,17 @@ def mark_of(name: str) -> str:
 
 
 def write(page: Path, folder: Path, name: str, result: Mapping[str, Any]) -> None:
-    """Renew the page's marked part, and the picture and figures in a folder.
+    """Renew the page's marked part and its tables, and write the raw runs to a folder.
 
     Raises:
         ConfigError: the place cannot be written.
     """
-    draw(folder / f"{name}.png", result)
     write_json(folder / f"{name}.json", result)
-    place = seen_from(page, folder)
-    picture = f"![Validation loss against rates and operations]({place}/{name}.png)"
-    lines = [picture, "", table(result), "", *differences(result)]
+    lines = [table(result), "", *differences(result)]
     if result["conditions"]["comparison"].get("target") is not None:
         lines += ["", until_target(result), ""]
-    replace(page, mark_of(name), "\n".join([*lines, *_conditions(result)]) + "\n")
+    text = "\n".join([*lines, *_conditions(result)]) + "\n"
+    publish(page, mark_of(name), text, runs=runs_table(result))
 
 
 def table(result: Mapping[str, Any]) -> str:
@@ -69,6 +55,31 @@ def table(result: Mapping[str, Any]) -> str:
             if runs:
                 rows.append(_row(arm, rate, runs, is_best=rate == best))
     return markdown_table(header, rows)
+
+
+def runs_table(result: Mapping[str, Any]) -> str:
+    """Return a row for each run, for the CSV file: what it ended with, unrounded where the page rounds."""
+    header = ["method", "rate", "seed", "steps", "s/step", "validation loss", "held-out loss"]
+    rows = [
+        [
+            arm["label"],
+            f"{run['rate']:g}",
+            run["seed"],
+            run["points"][-1]["steps"],
+            run["seconds_per_step"],
+            *(
+                None if found is None else f"{found[key]:.5f}"
+                for found, key in (
+                    (run["points"][-1] if run["test"] else None, "loss"),
+                    (run["test"], "loss"),
+                    (run["test"], "accuracy"),
+                )
+            ),
+        ]
+        for arm in result["arms"]
+        for run in arm["runs"]
+    ]
+    return markdown_table([*header, "accuracy"], rows)
 
 
 def best_rate(arm: Mapping[str, Any]) -> float | None:
@@ -224,48 +235,3 @@ def _conditions(result: Mapping[str, Any]) -> list[str]:
     if warning := busy_warning(found):
         lines.append(f"- {warning}; losses and accuracies do not depend on it")
     return lines
-
-
-def draw(path: Path, result: Mapping[str, Any], *, guess: bool = True) -> None:
-    """Draw the validation's loss by rate, and at the best rate by operations, a line a seed, as a PNG file.
-
-    Args:
-        path: of the file. result: of a comparison. guess: whether one of two choices is predicted.
-
-    Raises:
-        ConfigError: matplotlib is not installed, or the place cannot be written.
-    """
-    figure = new_figure(path, 9.6, 3.8)
-    of_rates, of_operations = figure.subplots(1, 2, sharey=True)
-    for number, arm in enumerate(result["arms"]):
-        color = COLORS[number % len(COLORS)]
-        seeds = {run["seed"] for run in arm["runs"]}
-        for count, seed in enumerate(sorted(seeds)):
-            label = arm["label"] if count == 0 else None
-            runs = sorted(
-                (run for run in arm["runs"] if run["seed"] == seed), key=lambda run: run["rate"]
-            )
-            last = [(run["rate"], run["points"][-1]["loss"]) for run in runs]
-            ends = [point for point in last if point[1] is not None]
-            of_rates.plot(*_columns(ends), "o-", markersize=3, label=label, color=color)
-            for run in runs:
-                if run["rate"] == best_rate(arm):
-                    points = [(tflop(arm, p["steps"]), p["loss"]) for p in run["points"]]
-                    whole = [point for point in points if point[1] is not None]
-                    of_operations.plot(
-                        *_columns(whole), "o-", markersize=3, label=label, color=color
-                    )
-    of_rates.set_xscale("log")
-    of_rates.set_xlabel("rate")
-    of_rates.set_ylabel("validation loss after the last step")
-    of_operations.set_xlabel("TFLOP, at the best rate")
-    for axes in (of_rates, of_operations):
-        if guess:
-            axes.axhline(math.log(2), color="gray", linestyle=":", label="a constant guess, ln 2")
-        axes.grid(alpha=0.3)
-    of_rates.legend(fontsize="small")
-    save_png(figure, path)
-
-
-def _columns(points: list[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:
-    return [x for x, _ in points], [y for _, y in points]

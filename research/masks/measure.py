@@ -4,7 +4,7 @@
 before and after fine-tuning the model a little (``gradients``), sums them over the masks (``coverage``), and
 trains by the masks (``training``). All of it is kept in the cache folder, so the same command goes on where it was
 stopped.
-``page`` writes the page's marked part, the pictures and the figures.
+``page`` writes the page's marked part, its tables and the raw runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from research.masks import page
 from research.masks.gradients import Gradients, Sizes
 from research.masks.training import Plan, Trainings, cases
 from research.support.command import Clock, add_places, exit_status
-from research.support.page import check
+from research.support.page import marked
+from research.support.tables import RAW
 from zoexport import models
 from zoexport.bench import conditions
 from zoexport.core.cores import usable_cores
@@ -31,7 +32,7 @@ from zoexport.data import corpus, samples
 from zoexport.fetch import cache_dir
 
 MODEL = "smollm2-135m"
-RESULTS = Path(__file__).with_name("results")
+RESULTS = RAW / "masks"
 
 
 def scaled(sizes: Sizes, plan: Plan, share: float) -> tuple[Sizes, Plan]:
@@ -169,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 expected="above 0 and at most 1",
                 fix="Pass 0.02 for a short run.",
             )
-        check(chosen.page, page.MARK)
+        marked(chosen.page, page.MARK)
         models.resolve(chosen.model)
         sizes, plan = scaled(Sizes(), Plan(), chosen.share)
         measure(

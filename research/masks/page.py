@@ -1,4 +1,4 @@
-"""The report on masks for people: tables and pictures in a page's marked part, and the figures."""
+"""The report on masks for people: tables in a page's marked part, and the raw runs."""
 
 from __future__ import annotations
 
@@ -7,23 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from research.masks.gradients import TEXTS, TIMES
-from research.masks.training import DYNAMIC, ORDER, best
-from research.support.page import replace, seen_from
+from research.masks.training import DYNAMIC, ORDER
+from research.support.page import publish
 from zoexport.bench.output import busy_warning, markdown_table
 from zoexport.core.files import write_json
-from zoexport.report import new_figure, save_png
 
 MARK = "report-masks"
-COLORS = {
-    "task, chosen anew": "tab:red",
-    "task": "tab:orange",
-    "corpus": "tab:blue",
-    "grasp": "tab:purple",
-    "smallest": "tab:green",
-    "largest": "tab:brown",
-    "random": "tab:gray",
-}
-"""In the order of tables and legends."""
+SHOWN = ("task, chosen anew", "task", "corpus", "grasp", "smallest", "largest", "random")
+"""Masks in the order of tables."""
 
 _COVERAGE = """**Coverage.** The share of a text's squared gradient norm that lies in a mask, before and after
 fine-tuning (figure 3). `corpus` and `task` are the sensitive masks of these texts; all masks are chosen before
@@ -31,11 +22,10 @@ fine-tuning, but for `task, chosen anew` (the paper's "dyn."), which is chosen a
 texts choose nothing.
 """
 _CURVES = """**Cumulative squares.** How much of a layer's squared gradient norm lies in such a share of its elements,
-the largest ones: mean and standard deviation over {layers} linear weights (figure 2), before fine-tuning; the picture
-has both.
+the largest ones: mean and standard deviation over {layers} linear weights (figure 2), before fine-tuning.
 """
 _OVERLAP = """**Overlap.** The share of the places that the largest squares of one text have in common with another's
-(figures 12 and 13), with density {density:g}; the picture has the other densities.
+(figures 12 and 13), with density {density:g}.
 """
 _ACCURACY = """**Accuracy after training** (figure 6a), and with masks that are chosen anew during it (`dynamic`,
 figure 6b). The rate is {promises} over the share of the task's squared norm that the mask covers. `untrained` is
@@ -44,34 +34,26 @@ the bundle as compiled: the chosen weights are fp16 already then.
 
 
 def write(page: Path, folder: Path, result: Mapping[str, Any]) -> None:
-    """Renew the page's marked part, and the pictures and figures in a folder.
+    """Renew the page's marked part and its tables, and write the raw runs to a folder.
 
     Raises:
         ConfigError: the place cannot be written.
     """
-    draw_coverage(folder / "coverage.png", result)
-    draw_curves(folder / "curves.png", result)
-    draw_overlap(folder / "overlap.png", result)
-    if result["trained"]:
-        draw_accuracy(folder / "accuracy.png", result)
     write_json(folder / "masks.json", result)
-    place = seen_from(page, folder)
-    replace(page, MARK, markdown(result, f"{place}/"))
+    publish(page, MARK, markdown(result))
 
 
-def markdown(result: Mapping[str, Any], place: str) -> str:
-    """The marked part, whose pictures are at ``place``."""
+def markdown(result: Mapping[str, Any]) -> str:
+    """The marked part."""
     density = _usual(result)
     found = result["conditions"]
     promises = " or ".join(f"{each:g}" for each in found["plan"]["promises"])
-    parts = [_COVERAGE, f"![Coverage against density]({place}coverage.png)", ""]
-    parts += [coverage(result), "", _CURVES.format(layers=result["layers"])]
-    parts += [f"![Cumulative squares of layers]({place}curves.png)", "", curves(result), ""]
+    parts = [_COVERAGE, coverage(result), "", _CURVES.format(layers=result["layers"])]
+    parts += [curves(result), ""]
     parts += [_OVERLAP.format(density=result["densities"][density])]
-    parts += [f"![Overlap of the largest squares]({place}overlap.png)", ""]
     parts += [overlap(result, density), "", _ACCURACY.format(promises=promises)]
     if result["trained"]:
-        parts += [f"![Accuracy after training]({place}accuracy.png)", "", accuracy(result), ""]
+        parts += [accuracy(result), ""]
         if missing := _missing(result):
             parts += [f"Some or all runs of these are not measured yet: {missing}.", ""]
     else:
@@ -90,7 +72,7 @@ def coverage(result: Mapping[str, Any]) -> str:
             *(_percent(shares[mask, text, time][number]) for text, time in columns),
         ]
         for number, density in enumerate(result["densities"])
-        for mask in COLORS
+        for mask in SHOWN
     ]
     return markdown_table(["mask", "density", *(", ".join(column) for column in columns)], rows)
 
@@ -207,114 +189,3 @@ def _percent(share: float) -> str:
 
 def _shares(result: Mapping[str, Any]) -> dict[tuple[str, str, str], Sequence[float]]:
     return {(one["mask"], one["text"], one["time"]): one["shares"] for one in result["coverage"]}
-
-
-def draw_coverage(path: Path, result: Mapping[str, Any]) -> None:
-    """Draw coverage against density, a panel a text and time, as a PNG file.
-
-    Raises:
-        ConfigError: matplotlib is not installed, or the place cannot be written.
-    """
-    figure = new_figure(path, 14, 6)
-    grid = figure.subplots(len(TIMES), len(TEXTS), sharex=True, sharey=True)
-    shares = _shares(result)
-    for row, time in zip(grid, TIMES, strict=True):
-        for axes, text in zip(row, TEXTS, strict=True):
-            for mask, color in COLORS.items():
-                anew = mask not in (*TEXTS, *ORDER)
-                axes.loglog(
-                    result["densities"],
-                    shares[mask, text, time],
-                    "--" if anew else "o-",
-                    markersize=3,
-                    label=mask,
-                    color=color,
-                )
-            axes.set_title(f"{text}, {time} fine-tuning", fontsize="medium")
-            axes.grid(alpha=0.3)
-            if time == TIMES[-1]:
-                axes.set_xlabel("density")
-        row[0].set_ylabel("share of ||g||²")
-    figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside right upper")
-    save_png(figure, path)
-
-
-def draw_curves(path: Path, result: Mapping[str, Any]) -> None:
-    """Draw the cumulative squares of layers, a panel a text, as a PNG file.
-
-    Raises:
-        ConfigError: as :func:`draw_coverage`.
-    """
-    figure = new_figure(path, 12, 3.2)
-    grid = figure.subplots(1, len(TEXTS), sharey=True)
-    for axes, text in zip(grid, TEXTS, strict=True):
-        for one in result["curves"]:
-            if one["text"] == text:
-                low = [m - s for m, s in zip(one["mean"], one["std"], strict=True)]
-                high = [m + s for m, s in zip(one["mean"], one["std"], strict=True)]
-                (line,) = axes.semilogx(result["fractions"], one["mean"], label=one["time"])
-                axes.fill_between(result["fractions"], low, high, alpha=0.2, color=line.get_color())
-        axes.set_title(text, fontsize="medium")
-        axes.set_xlabel("share of a layer's weights")
-        axes.grid(alpha=0.3)
-    grid[0].set_ylabel("cumulative share of ||g||²")
-    grid[0].legend(title="fine-tuning", fontsize="small")
-    save_png(figure, path)
-
-
-def draw_overlap(path: Path, result: Mapping[str, Any]) -> None:
-    """Draw the overlaps as tables with colors, a panel a density, as a PNG file.
-
-    Raises:
-        ConfigError: as :func:`draw_coverage`.
-    """
-    names, densities = result["overlap"]["names"], result["densities"]
-    figure = new_figure(path, 3.4 * len(densities) + 1, 4.4)
-    grid = figure.subplots(1, len(densities), sharey=True, squeeze=False)[0]
-    for axes, density, table in zip(grid, densities, result["overlap"]["shares"], strict=True):
-        axes.imshow(table, vmin=0, vmax=1, cmap="Blues")
-        for row, shares in enumerate(table):
-            for column, share in enumerate(shares):
-                color = "white" if share > 0.6 else "black"
-                axes.text(
-                    column, row, f"{share:.0%}", ha="center", va="center", color=color, fontsize=8
-                )
-        axes.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize="small")
-        axes.set_yticks(range(len(names)), names, fontsize="small")
-        axes.set_title(f"density {density:g}", fontsize="medium")
-    save_png(figure, path)
-
-
-def draw_accuracy(path: Path, result: Mapping[str, Any]) -> None:
-    """Draw the accuracy after training against density, static masks left, static and dynamic right, as a PNG file.
-
-    Raises:
-        ConfigError: as :func:`draw_coverage`.
-    """
-    figure = new_figure(path, 11, 4)
-    left, right = figure.subplots(1, 2, sharey=True)
-    points: dict[tuple[str, bool], list[tuple[float, float]]] = {}
-    for one in result["trained"]:
-        found = best(one["runs"])["accuracy"]
-        if found is not None:
-            points.setdefault((one["mask"], one["dynamic"]), []).append((one["density"], found))
-    for (mask, dynamic), values in points.items():
-        for axes in (left, right):
-            wanted = not dynamic if axes is left else mask in (*DYNAMIC, "corpus")
-            if wanted:
-                axes.semilogx(
-                    *zip(*sorted(values), strict=True),
-                    "s--" if dynamic else "o-",
-                    label=_name({"mask": mask, "dynamic": dynamic}),
-                    color=COLORS[mask],
-                    markerfacecolor="none" if dynamic else COLORS[mask],
-                )
-    untrained = [one["untrained"]["accuracy"] for one in result["trained"]]
-    for axes, title in ((left, "static masks"), (right, "static and dynamic masks")):
-        axes.axhspan(min(untrained), max(untrained), color="black", alpha=0.1, label="untrained")
-        axes.set_title(title, fontsize="medium")
-        axes.set_xlabel("density")
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
-    left.set_ylabel("held-out accuracy, better rate")
-    save_png(figure, path)

@@ -1,7 +1,7 @@
 """``make bench-curves``: what a step costs in time and memory, against tokens, layers, rank and queries.
 
 ``python -m research.performance.curves PAGE`` measures each curve that ``--results`` has no figures of, by ``zoexport
-bench``, draws a picture of it, and puts the pictures between the page's lines ``<!-- bench-curves -->``.
+bench``, and puts a table of each between the page's lines ``<!-- bench-curves -->``.
 """
 
 from __future__ import annotations
@@ -14,30 +14,29 @@ from pathlib import Path
 from typing import Any
 
 from research.support.command import Clock, Measured, renew_measured
-from research.support.page import seen_from
-from zoexport.bench.output import busy_warning
+from research.support.tables import RAW
+from zoexport.bench.output import busy_warning, markdown_table
 from zoexport.bench.rounds import Plan
 from zoexport.bench.run import bench
-from zoexport.bench.sections import color_of, method_of
+from zoexport.bench.sections import method_of
 from zoexport.core.files import write_json
-from zoexport.report import new_figure, save_png
 
 MARK = "bench-curves"
-RESULTS = Path(__file__).parent / "results" / "curves"
+RESULTS = RAW / "performance" / "curves"
 MODEL = "smollm2-135m"
-_FIGURES = {"step_seconds": "seconds a step", "peak_anonymous_mb": "anonymous MB"}
+_FIGURES = ("step_seconds", "peak_anonymous_mb")
 _SPLIT = {"methods": ("mebp", "mezo"), "split": ("layers",), "targets": ("all-linear",)}
 _SAME = {"weights": ("int4",), "labels": ("all",), "eager": False}
 
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """One picture.
+    """One table.
 
     Attributes:
         about: what varies, and what does not.
         axis: the key of ``bench --json``'s results that varies; None: the setting ``lora.rank``.
-        values: of ``axis``, in the order of the picture.
+        values: of ``axis``, in the order of the table.
         changes: of the matrix of variants, beside that axis.
     """
 
@@ -104,50 +103,38 @@ def measure(name: str, results: Path, plan: Plan, work: Path | None, clock: Cloc
         conditions.append(result["conditions"])
         for entry in result["results"]:
             at = entry[curve.axis] if curve.axis else int(settings["lora.rank"])
-            figures = {key: entry[key] for key in entry if key.startswith(tuple(_FIGURES))}
+            figures = {key: entry[key] for key in entry if key.startswith(_FIGURES)}
             lines.setdefault(method_of(entry), []).append({"at": at, **figures})
     results.mkdir(parents=True, exist_ok=True)
     write_json(_file(results, name), {"lines": lines, "conditions": conditions})
 
 
-def draw(path: Path, curve: Curve, result: Mapping[str, Any]) -> None:
-    """Time and memory side by side, as a PNG file.
-
-    Raises:
-        ConfigError: matplotlib is not installed, or the place cannot be written.
-    """
-    figure = new_figure(path, 9, 3.4)
-    for panel, (key, title) in zip(figure.subplots(1, 2), _FIGURES.items(), strict=True):
-        for name, points in result["lines"].items():
-            places = [curve.values.index(point["at"]) for point in points]
-            values = [point[key] for point in points]
-            color = color_of(name.partition(" ")[0])
-            if f"{key}_least" in points[0]:
-                least, most = (
-                    [point[f"{key}_{end}"] for point in points] for end in ("least", "most")
-                )
-                panel.fill_between(places, least, most, color=color, alpha=0.2, linewidth=0)
-            panel.plot(places, values, marker="o", color=color, label=name)
-        panel.set_xticks(range(len(curve.values)), [str(value) for value in curve.values])
-        panel.set_ylim(bottom=0)
-        panel.set_title(title, fontsize="medium", loc="left")
-        panel.grid(alpha=0.3)
-    figure.axes[0].legend()
-    figure.supxlabel(curve.about, fontsize="medium")
-    save_png(figure, path)
+def table(name: str, curve: Curve, result: Mapping[str, Any]) -> str:
+    """Return a title and a table: a row for each method and value, with time and memory."""
+    rows = [
+        [
+            method,
+            point["at"],
+            point["step_seconds"],
+            f"{point['step_seconds_least']:.4g}..{point['step_seconds_most']:.4g}",
+            point["peak_anonymous_mb"],
+        ]
+        for method, points in result["lines"].items()
+        for point in sorted(points, key=lambda point: curve.values.index(point["at"]))
+    ]
+    header = ["method", name, "s/step", "least..most", "anon MB"]
+    return f"Against {curve.about}:\n\n{markdown_table(header, rows)}"
 
 
-def text(page: Path, folder: Path) -> str:
-    """The page's part, of all curves that ``folder`` has."""
+def text(folder: Path) -> str:
+    """Return the page's part, from all curves in ``folder``."""
     parts, said = [], set()
     for name, curve in CURVES.items():
         file = _file(folder, name)
         if not file.is_file():
             continue
         result = json.loads(file.read_text(encoding="utf-8"))
-        picture = folder / f"{name}.png"
-        draw(picture, curve, result)
-        parts.append(f"![A step's time and memory: {curve.about}]({seen_from(page, picture)})")
+        parts.append(table(name, curve, result))
         for found in result["conditions"]:
             warning = busy_warning(found)
             busy = f"; **preliminary**: {warning}" if warning else ""

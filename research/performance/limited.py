@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from research.support.command import Clock, exit_status
-from research.support.page import marked, replace
+from research.support.page import marked, publish
 from zoexport.bench import conditions
 from zoexport.bench.matrix import Shape
 from zoexport.bench.output import markdown_table
@@ -177,7 +177,7 @@ def text(bundle: Path, ram_mb: float, count: int, threads: int, clock: Clock) ->
     ]
     return (
         f"{markdown_table(header, rows)}\n\n"
-        f"{machine['cpu']}, {threads} threads; {count - 1} steps after one that does not count; "
+        f"- {machine['cpu']}, {threads} threads; {count - 1} steps after one that does not count; "
         f"{datetime.date.today().isoformat()}; load average {conditions.load_average()}."
     )
 
@@ -195,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def renewed(clock: Clock) -> None:
         marked(chosen.page, MARK)
         made = text(chosen.bundle, chosen.ram_mb, chosen.steps, chosen.threads, clock)
-        replace(chosen.page, MARK, made)
+        publish(chosen.page, MARK, made)
 
     return exit_status(renewed)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from research.support.command import Clock, Measured, renew_measured
-from research.support.page import seen_from
+from research.support.tables import RAW
 from zoexport.bench import output
 from zoexport.bench.matrix import AUTOGRAD
 from zoexport.bench.output import markdown_table
@@ -23,7 +23,7 @@ from zoexport.bench.rounds import Plan
 from zoexport.bench.run import bench
 
 MARK = "bench-models"
-RESULTS = Path(__file__).parent / "results" / "models"
+RESULTS = RAW / "performance" / "models"
 SEQ_LEN = 256
 SETTINGS = {"lora.rank": "8"}
 ALL_LAYERS_MB = 20000
@@ -152,16 +152,13 @@ def _ratio(result: Mapping[str, Any], entry: Mapping[str, Any], kind: str) -> fl
     return float(ratio["ratio"])
 
 
-def text(page: Path, folder: Path) -> str:
-    """The page's part, of all figures that ``folder`` has."""
+def text(folder: Path) -> str:
+    """Return the page's part, from all figures in ``folder``."""
     results = {
         name: json.loads((folder / name / output.JSON).read_text(encoding="utf-8"))
         for name in MODELS
         if _is_there(folder, name)
     }
-    links = ", ".join(
-        f"[{name}]({seen_from(page, folder / name)}/{output.MARKDOWN})" for name in results
-    )
     said = []
     for name, result in results.items():
         of = result["conditions"]
@@ -171,9 +168,7 @@ def text(page: Path, folder: Path) -> str:
             f"{of['date'][:10]}"
         )
     parts = [table(results), beside_pytorch(results), "\n".join(said)]
-    return "\n\n".join(
-        part for part in [*parts, f"Programs and spreads: {links}." if links else ""] if part
-    )
+    return "\n\n".join(filter(None, parts))
 
 
 def _is_there(folder: Path, name: str) -> bool:

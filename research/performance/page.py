@@ -1,4 +1,4 @@
-"""``python -m research.performance.page PAGE FOLDER [MARK]``: put a benchmark's pictures and tables into a page.
+"""``python -m research.performance.page PAGE FOLDER [MARK]``: put a benchmark's tables into a page.
 
 What stands between the page's lines ``<!-- MARK -->`` and ``<!-- /MARK -->`` (``bench`` where no mark is given) is
 replaced by what FOLDER, written by ``zoexport bench -o``, holds.
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from research.support.command import exit_status
-from research.support.page import replace, seen_from
+from research.support.page import publish
 from zoexport.bench import output
 from zoexport.core.errors import ConfigError
 
@@ -26,9 +26,7 @@ def update(page: Path, folder: Path, mark: str = MARK) -> None:
     Raises:
         ConfigError: the page has no marks, the folder no measurement, or the page cannot be written.
     """
-    result = measured(folder)
-    pictures = output.pictures(folder, f"{seen_from(page, folder)}/")
-    replace(page, mark, f"{pictures}\n\n{output.markdown(result)}")
+    publish(page, mark, output.markdown(measured(folder)))
 
 
 def measured(folder: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from research.performance.page import measured
 from research.support.command import Clock, exit_status
-from research.support.page import marked, replace
+from research.support.page import marked, publish
 from zoexport.bench import bundles
 from zoexport.bench.matrix import AUTOGRAD, EAGER, Variant, measured_variant
 from zoexport.bench.output import markdown_table
@@ -282,7 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             tables = of_programs(result, kept, peak, clock)
         else:
             tables = of_prge(result, peak, clock)
-        replace(chosen.page, mark, f"{tables}\n\n{machine(result, peak)}")
+        publish(chosen.page, mark, f"{tables}\n\n- {machine(result, peak)}")
 
     return exit_status(renewed)
 

@@ -4,7 +4,7 @@
 perturbations small, so that only the estimators count. Every rounded estimate has an unrounded one of the same u
 beside it (equation 1): the mean of their difference is the bias, with little of the noise that both have. (b) is
 ``quzo_training``.
-``page`` writes the page's marked part, the pictures and the figures.
+``page`` writes the page's marked part, its tables and the raw runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import datetime
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,12 +27,13 @@ from research.quzo import training as quzo_training
 from research.quzo.block import Block, Loss
 from research.quzo.rounding import UNROUNDED, Moments, Rounding
 from research.support.command import Clock, add_places, exit_status
-from research.support.page import check
+from research.support.page import marked
+from research.support.tables import RAW
 from zoexport.bench import conditions
 from zoexport.core.cores import usable_cores
 from zoexport.core.types import Progress
 
-RESULTS = Path(__file__).with_name("results")
+RESULTS = RAW / "quzo"
 PLAIN = "RGE"
 DEVIATIONS = 2.576
 """Standard errors to each side of an interval: 99 %, of normal numbers."""
@@ -248,7 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
 
     def measured(clock: Clock) -> None:
-        check(chosen.page, page.MARK)
+        marked(chosen.page, page.MARK)
         result = measure(Plan(), quzo_training.Plan(), "make report-quzo", clock)
         page.write(chosen.page, chosen.results, result)
 

@@ -1,4 +1,4 @@
-"""The report on QuZO's estimators for people: tables and pictures in a page's marked part, and the figures."""
+"""The report on QuZO's estimators for people: tables in a page's marked part, and the raw runs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from research.quzo.training import ESTIMATORS
-from research.support.page import replace, seen_from
+from research.support.page import publish
 from zoexport.bench.output import busy_warning, markdown_table
 from zoexport.core.files import write_json
-from zoexport.report import new_figure, save_png
 
 MARK = "report-quzo"
-COLORS = {"RGE": "tab:gray", "Q-RGE1": "tab:red", "Q-RGE2": "tab:blue"}
 
 _BIAS = """**Bias.** `<mean estimate, g> / |g|^2 - 1`, with 99 % intervals. Theory is exact for a linear loss.
 `paired`: less the same of RGE with the same u, {directions:,} of them. `rounding`: `paired` less the
@@ -32,24 +30,20 @@ rounded to the nearest.
 
 
 def write(page: Path, folder: Path, result: Mapping[str, Any]) -> None:
-    """Renew the page's marked part, and the pictures and figures in a folder.
+    """Renew the page's marked part and its tables, and write the raw runs to a folder.
 
     Raises:
         ConfigError: the place cannot be written.
     """
-    draw_estimators(folder / "estimators.png", result)
-    draw_training(folder / "training.png", result)
     write_json(folder / "quzo.json", result)
-    place = seen_from(page, folder)
-    replace(page, MARK, markdown(result, f"{place}/"))
+    publish(page, MARK, markdown(result))
 
 
-def markdown(result: Mapping[str, Any], place: str) -> str:
-    """The marked part, whose pictures are at ``place``."""
+def markdown(result: Mapping[str, Any]) -> str:
+    """The marked part."""
     plan, training = result["conditions"]["plan"], result["conditions"]["training"]
     few, many = plan["directions"], plan["directions"] * plan["joined"]
-    parts = [f"![Bias and error of the estimators]({place}estimators.png)", ""]
-    parts += [_BIAS.format(directions=few * plan["groups"]), bias(result), ""]
+    parts = [_BIAS.format(directions=few * plan["groups"]), bias(result), ""]
     parts += [
         _ERROR.format(
             groups=plan["groups"], few=few, longer=plan["groups"] // plan["joined"], many=many
@@ -58,7 +52,7 @@ def markdown(result: Mapping[str, Any], place: str) -> str:
         "",
     ]
     parts += [_TRAINING.format(steps=training["steps"], seeds=training["seeds"])]
-    parts += [f"![Loss against steps]({place}training.png)", "", trained(result), ""]
+    parts += [trained(result), ""]
     return "\n".join([*parts, *_conditions(result)]) + "\n"
 
 
@@ -161,102 +155,3 @@ def _conditions(result: Mapping[str, Any]) -> list[str]:
     if warning := busy_warning(found):
         lines.append(f"- {warning}; nothing here is a time")
     return lines
-
-
-def draw_estimators(path: Path, result: Mapping[str, Any]) -> None:
-    """Draw the bias by bits, and the error against n with a panel for each number of bits, as a PNG file.
-
-    Raises:
-        ConfigError: matplotlib is not installed, or the place cannot be written.
-    """
-    bits = result["conditions"]["plan"]["bits"]
-    figure = new_figure(path, 4.4 + 2.8 * len(bits), 3.6)
-    widths = [1.5] + [1.0] * len(bits)
-    left, *panels = figure.subplots(1, 1 + len(bits), width_ratios=widths)
-    for shift, estimator in ((-0.12, "Q-RGE1"), (0.12, "Q-RGE2")):
-        color = COLORS[estimator]
-        chosen = [one for one in result["estimators"] if one["name"].startswith(estimator)]
-        theory = [100 * (one["theory"]["mean"] - 1) for one in chosen]
-        places = [number + shift for number in range(len(chosen))]
-        for key, style, label, move in (
-            ("few", "x", f"{estimator}, n = {result['conditions']['plan']['directions']}", shift),
-            ("paired", "o", f"{estimator}, paired, all", 0.0),
-        ):
-            middle, half = ([100 * one[key][part] for one in chosen] for part in (0, 1))
-            left.errorbar(
-                [place + move for place in places],
-                middle,
-                half,
-                fmt=style,
-                markersize=4,
-                capsize=3,
-                color=color,
-                alpha=0.35 if key == "few" else 1,
-                label=label,
-            )
-        left.plot(places, theory, "_", markersize=16, color=color, label=f"{estimator}, theory")
-    left.set_xticks(range(len(bits)), [f"INT{each}" for each in bits])
-    left.axhline(0, color="black", linewidth=0.6)
-    left.set_ylabel("bias of the projection on g, %")
-    left.legend(fontsize="x-small")
-    left.grid(alpha=0.3)
-    for axes, each in zip(panels, bits, strict=True):
-        for one in result["estimators"]:
-            if one["bits"] in (None, each):
-                color = COLORS[one["name"].split()[0]]
-                counts = [point["n"] for point in one["errors"]]
-                middle, half = (
-                    [point["interval"][part] for point in one["errors"]] for part in (0, 1)
-                )
-                axes.errorbar(
-                    counts, middle, half, fmt="o-", markersize=3, color=color, label=one["name"]
-                )
-                if one["bits"] is not None:
-                    floor = abs(one["theory"]["mean"] - 1)
-                    axes.axhline(floor, color=color, linestyle=":")
-        axes.loglog()
-        axes.set_ylim(0.004, 2.5)
-        axes.set_title(f"INT{each}", fontsize="medium")
-        axes.set_xlabel("n")
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize="x-small", loc="center right")
-    panels[0].set_ylabel("relative l2 error (dotted: of the mean)")
-    save_png(figure, path)
-
-
-def draw_training(path: Path, result: Mapping[str, Any]) -> None:
-    """Draw losses against steps, a row a rate, a column a task and grid: mean and extremes of the seeds, as a PNG file.
-
-    Raises:
-        ConfigError: as :func:`draw_estimators`.
-    """
-    runs = result["training"]
-    every = result["conditions"]["training"]["every"]
-    height = max(len(run["rates"]) for run in runs)
-    figure = new_figure(path, 2.7 * len(runs), 2.2 * height + 0.6)
-    grid = figure.subplots(height, len(runs), sharex=True, squeeze=False)
-    for column, run in zip(grid.T, runs, strict=True):
-        for number, rate in enumerate(run["rates"]):
-            axes = column[number]
-            for name, each in zip(ESTIMATORS, run["losses"], strict=True):
-                notes = list(zip(*each[number], strict=True))  # by time, then by seed
-                steps = [every * count for count in range(len(notes))]
-                axes.plot(steps, list(map(statistics.mean, notes)), label=name, color=COLORS[name])
-                axes.fill_between(
-                    steps,
-                    list(map(min, notes)),
-                    list(map(max, notes)),
-                    color=COLORS[name],
-                    alpha=0.2,
-                )
-            axes.set_yscale("log")
-            axes.set_title(
-                f"{run['task']}, INT{run['bits']}, eps {run['eps']:g}, rate {rate:g}",
-                fontsize="small",
-            )
-            axes.grid(alpha=0.3)
-        column[-1].set_xlabel("steps")
-    for row in grid:
-        row[0].set_ylabel("loss")
-    grid[0][0].legend(fontsize="small")
-    save_png(figure, path)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from research.support.page import check, marked, replace
+from research.support.page import marked, publish, replace
 from zoexport.bench.rounds import Plan
 from zoexport.core.errors import ConfigError, ZoExportError
 
@@ -35,11 +35,9 @@ class Clock:
 
 
 def add_places(parser: argparse.ArgumentParser, results: Path) -> None:
-    """Add where a report goes: a page, and a folder that is ``results`` where none is given."""
+    """Add the page that a report renews, and the folder of its raw runs, ``results`` by default."""
     parser.add_argument("page", type=Path, help="the page that is renewed")
-    parser.add_argument(
-        "--results", type=Path, default=results, help="the folder of its pictures and figures"
-    )
+    parser.add_argument("--results", type=Path, default=results, help="the folder of its raw runs")
 
 
 def exit_status(measure: Callable[[Clock], object]) -> int:
@@ -85,11 +83,11 @@ class Measured:
     """A report of several measurements, each of which is taken where there is none yet.
 
     Attributes:
-        mark: of the page's part. results: the folder of figures where none is given.
+        mark: of the page's part. results: the default folder of raw runs.
         known: names of the measurements. kind: what each is, such as a model; a plural by s.
         is_there: whether a folder has a measurement's figures.
         measure: takes one into a folder, by a plan, with bundles kept in a place; None is the cache.
-        text: the page's part, of all figures that a folder has.
+        text: returns the page's part, from all figures in a folder.
     """
 
     mark: str
@@ -98,7 +96,7 @@ class Measured:
     known: Collection[str]
     is_there: Callable[[Path, str], bool]
     measure: Callable[[str, Path, Plan, Path | None, Clock], None]
-    text: Callable[[Path, Path], str]
+    text: Callable[[Path], str]
 
 
 def renew_measured(
@@ -127,7 +125,7 @@ def renew_measured(
     plan = Plan(chosen.rounds, chosen.steps, warmup=1)
 
     def renewed(clock: Clock) -> None:
-        check(chosen.page, report.mark)
+        marked(chosen.page, report.mark)
         wanted = [name for name in chosen.names.split(",") if name]
         for name in wanted:
             if name not in report.known:
@@ -141,6 +139,6 @@ def renew_measured(
             missing = chosen.again or not report.is_there(chosen.results, name)
             if missing and clock.within(chosen.minutes):
                 report.measure(name, chosen.results, plan, chosen.work, clock)
-            replace(chosen.page, report.mark, report.text(chosen.page, chosen.results))
+            publish(chosen.page, report.mark, report.text(chosen.results))
 
     return exit_status(renewed)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from research.support import tables
 from zoexport.core.errors import ConfigError
 from zoexport.core.files import atomic_file
-from zoexport.report import check_can_draw
 
 
 def replace(page: Path, mark: str, content: str) -> None:
@@ -22,19 +21,20 @@ def replace(page: Path, mark: str, content: str) -> None:
         temporary.write_text(f"{before}{begin}\n{content}\n{end}{after}", encoding="utf-8")
 
 
-def seen_from(page: Path, path: Path) -> str:
-    """A file or folder as a page's links name it."""
-    return Path(os.path.relpath(path, page.parent)).as_posix()
+def publish(page: Path, mark: str, content: str, *, runs: str = "") -> None:
+    """Replace a marked part of a page, and its tables in the page's CSV file.
 
-
-def check(page: Path, mark: str) -> None:
-    """Whether page and pictures can be written, asked before anything is measured.
+    Args:
+        page: the page.
+        mark: the part's mark.
+        content: the part's new text.
+        runs: a Markdown table of single runs, which only the CSV file has.
 
     Raises:
-        ConfigError: the page has no marks, or matplotlib is not installed.
+        ConfigError: the page has no such lines, or a file cannot be written.
     """
-    marked(page, mark)
-    check_can_draw(page.with_suffix(".png"))
+    replace(page, mark, content)
+    tables.renew(tables.file_of(page), mark, tables.found_in(f"{runs}\n\n{content}"))
 
 
 def marked(page: Path, mark: str) -> tuple[str, str]:

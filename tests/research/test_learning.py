@@ -10,6 +10,7 @@ import pytest
 
 from research.learning import across, page
 from research.learning import measure as learning
+from research.support import tables
 from research.support.arms import Arm
 from tests.support.compiled import Compiler
 from zoexport.core.errors import ConfigError
@@ -79,7 +80,11 @@ def test_the_page_says_what_is_between_arms(tmp_path: Path) -> None:
     assert "| A | **2** | 3 | 10 | 2 | 30 |" in text and "sentences of product reviews" in text
     assert "| A | 1 | 3 |" in text and "1 of 1 diverged" in text
     assert "the best rate of A is at an end" in text
-    assert (tmp_path / "any.png").stat().st_size > 1000
+    kept = tables.read(written.with_suffix(".csv"))[mark]
+    assert ["B", "3", "0", "10", "0.1", "0.90000", "0.70000", "0.60000"] in kept[0]
+    assert ["B", "9", "0", "20", "0.1", "-", "-", "-"] in kept[0]
+    assert ["A", "**2**", "3", "10", "2", "30"] in [row[:6] for row in kept[1]]
+    assert ["B less A, each at its best rate: +0.300 +- 0.248 (95 %, 3 seeds)"] in kept[2]
     assert json.loads((tmp_path / "any.json").read_text()) == json.loads(json.dumps(result))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,20 +13,46 @@ import pytest
 
 from research.performance import curves, limited, models, page, roofline
 from tests.support.compiled import Compiler
-from zoexport.bench import output
-from zoexport.bench.matrix import Shape, Variant, measured_variant
+from zoexport.bench import output, summary
+from zoexport.bench.matrix import AUTOGRAD, Shape, Variant, measured_variant
 from zoexport.bench.products import contents
+from zoexport.bench.runner import Sample
 from zoexport.core.errors import ConfigError
 from zoexport.plan import plan_training
 
-MEASURED = Path(__file__).parents[2] / "research" / "performance" / "results" / "mebp"
+
+def measured() -> dict[str, Any]:
+    """A result of ``zoexport bench --grid mebp`` at 256 tokens, with made-up times."""
+    shape = Shape(256, 1, 1, targets="all-linear")
+    variants = [
+        *(Variant("mebp", "int4", shape, split="layers", keep_mb=keep) for keep in (0, 2000)),
+        Variant("mezo", "int4", shape, split="layers"),
+        Variant(AUTOGRAD, "fp32", shape),
+    ]
+    taken = {str(one): Sample([1.0] * 3, {"forward": 1.0}, None, 3.0, 2.0) for one in variants}
+    entries = summary.results(variants, [taken], {})
+    for entry in entries:
+        entry["bundle_bytes"] = 1000
+    about = dict.fromkeys(("cpu", "system", "python", "workload", "memory", "kernels"), "any")
+    counts = {"cores": 2, "threads": 2, "rounds": 1, "steps_at_most": 3, "warmup": 1}
+    model = {"name": "smollm2-135m", "parameters": 1000}
+    date = {"date": "2026-01-01T00:00:00", "load_average": [0.1, 0.2]}
+    more = {"model": model, "settings": {}, "versions": {}, "baselines": []}
+    return {
+        "results": entries,
+        "ratios": summary.ratios(variants, [taken]),
+        "kernels": [],
+        "unpacking": [],
+        "conditions": {**about, **counts, **date, **more},
+    }
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    copied = tmp_path / "bench"
-    shutil.copytree(MEASURED, copied)
-    return copied
+    written = tmp_path / "bench"
+    written.mkdir()
+    (written / output.JSON).write_text(json.dumps(measured()))
+    return written
 
 
 def test_a_page_is_renewed_between_its_marks(folder: Path, tmp_path: Path) -> None:
@@ -37,10 +62,12 @@ def test_a_page_is_renewed_between_its_marks(folder: Path, tmp_path: Path) -> No
     first = path.read_text()
     assert first.startswith("before\n") and first.endswith("after\n") and "old" not in first
     result: dict[str, Any] = json.loads((folder / output.JSON).read_text())
-    assert "](bench/bench.png)" in first and "| mebp, keep_mb 0 | int4/" in first
+    assert "| mebp, keep_mb 0 | int4/" in first
     assert output.markdown(result) in first
+    kept = path.with_suffix(".csv").read_text()
+    assert "bench,mezo by layers,int4/" in kept and "bench,1," in kept
     page.update(path, folder)
-    assert path.read_text() == first
+    assert path.read_text() == first and path.with_suffix(".csv").read_text() == kept
     path.write_text("no marks\n")
     assert page.main([str(path), str(folder)]) == 2
     assert path.read_text() == "no marks\n"
@@ -57,8 +84,7 @@ def test_a_page_has_marks_for_each_measurement(folder: Path, tmp_path: Path) -> 
 
 
 def test_a_table_of_models(tmp_path: Path) -> None:
-    result: dict[str, Any] = json.loads((MEASURED.parent / "kept" / output.JSON).read_text())
-    result["results"] = [entry for entry in result["results"] if entry["seq_len"] == 256]
+    result = measured()
     for entry in result["results"]:
         entry["compiling"] = None
         if entry["keep_mb"] == 2000:
@@ -82,12 +108,12 @@ def test_a_table_of_models(tmp_path: Path) -> None:
     assert models.main([str(path), "--results", str(folder), "--models", "gpt-5"]) == 2
 
 
-def test_curves_are_drawn_of_what_was_measured(
+def test_curves_are_tables_of_measured_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each value of an axis becomes a point; rank, a setting, takes a measurement for each value."""
-    measured: dict[str, Any] = json.loads((MEASURED.parent / "kept" / output.JSON).read_text())
-    kinds = {(one["method"], one["keep_mb"]): one for one in measured["results"]}
+    known = measured()
+    kinds = {(one["method"], one["keep_mb"]): one for one in known["results"]}
     asked: list[tuple[dict[str, Any], dict[str, str]]] = []
 
     def bench(_: list[str], *, changes: Any, settings: Any, **__: Any) -> dict[str, Any]:
@@ -97,7 +123,7 @@ def test_curves_are_drawn_of_what_was_measured(
             for method in changes["methods"]
             for layers in changes.get("layers", ("all",))
         ]
-        return {"results": results, "conditions": measured["conditions"]}
+        return {"results": results, "conditions": known["conditions"]}
 
     monkeypatch.setattr(curves, "bench", bench)
     path, folder = tmp_path / "page.md", tmp_path / "curves"
@@ -113,9 +139,9 @@ def test_curves_are_drawn_of_what_was_measured(
         for points in layers.values()
     )
     text = path.read_text()
-    assert "](curves/layers.png)" in text and "](curves/rank.png)" in text
-    assert "tokens.png" not in text and "old" not in text
-    assert (folder / "rank.png").read_bytes().startswith(b"\x89PNG")
+    assert "| mebp, keep_mb 0 | last:8 | 1 | 1..1 | 2 |" in text
+    assert "| mezo by layers | 128 | 1 |" in text
+    assert "| method | tokens |" not in text and "old" not in text
     assert curves.main(command) == 0 and len(asked) == 5  # nothing is measured twice
     assert curves.main([str(path), "--curves", "width"]) == 2
 

@@ -49,7 +49,6 @@ def test_reference_is_made_from_the_code(site: Path) -> None:
 def test_pages_outside_of_docs_are_there_and_nothing_is_fetched(site: Path) -> None:
     for page in ("CONTRIBUTING.html", "CHANGELOG.html", "ios_app/index.html"):
         assert (site / page).is_file()
-    assert (site / "research" / "performance" / "results" / "full" / "bench.png").is_file()
     for page in site.rglob("*.html"):
         loaded = re.findall(
             r'<(?:script|img|link|iframe)[^>]*?(?:src|href)="(https?:[^"]*)"',
@@ -67,7 +66,7 @@ def test_lists_and_tables_are_such(site: Path) -> None:
 
 def test_a_link_that_leads_nowhere_fails(site: Path, tmp_path: Path) -> None:
     root = tmp_path / "copy"
-    for name in ("docs", "exporter/zoexport", "research", "ios_app"):
+    for name in ("docs", "exporter/zoexport", "ios_app"):
         ignored = shutil.ignore_patterns("_native", "__pycache__")
         shutil.copytree(ROOT / name, root / name, ignore=ignored)
     for name in ("mkdocs.yml", "CONTRIBUTING.md", "CHANGELOG.md"):
