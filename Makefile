@@ -52,7 +52,7 @@ SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup programs device-runner site demo bench bench-mebp bench-models bench-curves bench-generate bench-mlx bench-packing report-convergence report-masks report-learning \
+.PHONY: help setup test-tiny programs device-runner site demo bench bench-mebp bench-models bench-curves bench-generate bench-mlx bench-packing report-convergence report-masks report-learning \
   wheel wheel-aarch64 sdist lock sbom report-activations report-rounded-inputs report-directions report-quzo report-federated test test-all test-python test-rest test-sweep sweep test-unit \
   test-aarch64 test-sanitized test-sanitized-session fuzz test-federation test-cpp test-kotlin test-swift lint check format clean tools-changed
 
@@ -135,6 +135,9 @@ report-federated: setup ## Run federated algorithms at equal operations and rene
 test: ## Run the tests: C++, Python and Kotlin, every method on some target (25 minutes)
 	.ci/install-tools
 	$(MAKE) test-cpp test-python
+
+test-tiny: programs ## Take a two-layer model from compile to generate (under a minute)
+	$(PARALLEL) tests/tiny $(PYTEST_ARGS)
 
 test-all: ## Run all tests, and hundreds of random models on every target (hours)
 	.ci/install-tools all
