@@ -1,19 +1,24 @@
-"""``--report-to``: steps and evaluations to files and services that others read, each exactly once.
+"""``--report-to``: the steps and evaluations of a run for people and other programs.
 
-A report follows its state. When a run goes on, what the report has of steps that the state has not goes; what the
-state has and the report lacks is added from the state, which keeps loss and rate of a step, but not its seconds and
-its memory.
+A file of JSON Lines is the record and follows its state. If a run goes on, rows of steps that the state does not have
+are removed, and rows that the file lacks are added from the state, which keeps the loss and the rate of a step but not
+its seconds and its memory. TensorBoard and trackio receive each row while the run trains.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
+import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from zoexport.core.errors import ConfigError
+from zoexport.core.files import atomic_file
 from zoexport.session import Session, StepEvaluation, StepProgress
 
 KINDS = ("tensorboard", "trackio", "jsonl")
@@ -29,17 +34,15 @@ _EXACT = 1e-6
 class Destination(Protocol):
     """Where a report goes."""
 
-    def known(self, run: Mapping[str, Any]) -> list[Row]:
-        """The rows that are there already.
+    def begin(self, run: Mapping[str, Any], have: Mapping[tuple[str, int], Row]) -> None:
+        """Open it for a run.
+
+        Args:
+            run: bundle, method, target, seed and settings. have: the state's rows by kind and step, in order.
 
         Raises:
-            ConfigError: they are of another run, or what is there is no report.
+            ConfigError: it holds another run, or what is there is no report.
         """
-
-    def go_on(
-        self, run: Mapping[str, Any], kept: list[Row], missing: list[Row], cut: int | None
-    ) -> None:
-        """Open it; rows of ``known`` but ``kept`` go, the first of which is of step ``cut``; add what is missing."""
 
     def write(self, row: Row) -> None:
         """Add a row."""
@@ -77,10 +80,7 @@ class Reports:
         }
         have = _rows_of(session)
         for destination in self._destinations:
-            kept, cut = _split(destination.known(run), have)
-            seen = {(row["kind"], row["step"]) for row in kept}
-            missing = [row for key, row in have.items() if key not in seen]
-            destination.go_on(run, kept, missing, cut)
+            destination.begin(run, have)
             self._open.append(destination)
 
     def step(self, now: StepProgress) -> None:
@@ -137,16 +137,12 @@ def _destination(text: str, state: Path) -> Destination:
     state = Path(state).absolute()
     try:
         if kind == "jsonl":
-            from zoexport.watching.lines import Lines
-
             return Lines(Path(place) if place else default_file(state))
         if kind == "tensorboard":
-            from zoexport.watching.events import Events
-
-            return Events(Path(place) if place else state.with_name(state.name + ".tensorboard"))
-        from zoexport.watching.tracked import Tracked
-
-        return Tracked(place or "zoexport", state.name)
+            return _TensorBoard(
+                Path(place) if place else state.with_name(state.name + ".tensorboard")
+            )
+        return _Trackio(place or "zoexport", state.name)
     except ImportError as error:
         raise ConfigError(
             f"--report-to {text}",
@@ -156,14 +152,136 @@ def _destination(text: str, state: Path) -> Destination:
         ) from error
 
 
-def another_run(place: object, found: str) -> ConfigError:
-    """That a report is of another run."""
-    return ConfigError(
-        f"report {place}",
-        found=found,
-        expected="a report of this bundle and seed, or none",
-        fix="Name another place after the colon of --report-to, or remove that report.",
-    )
+class Lines:
+    """A file of JSON Lines; a line is whole in it before the next step begins."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: IO[str] | None = None
+
+    def begin(self, run: Mapping[str, Any], have: Mapping[tuple[str, int], Row]) -> None:
+        """See :class:`Destination`."""
+        known = self._known(run) if self.path.exists() else []
+        rows = {
+            (row["kind"], row["step"]): row
+            for row in reversed(known)  # the first of a step counts
+            if (mine := have.get((row["kind"], row["step"]))) and same_loss(row, mine["loss"])
+        }
+        with atomic_file(self.path) as temporary, temporary.open("w", encoding="utf-8") as file:
+            file.write(_line({"kind": "run", **run}))
+            file.writelines(_line(rows.get(key, row)) for key, row in have.items())
+        self._file = self.path.open("a", encoding="utf-8")
+
+    def _known(self, run: Mapping[str, Any]) -> list[Row]:
+        found = read(self.path)
+        if found is not None and same_run(found[0], run):
+            return found[1]
+        raise ConfigError(
+            f"report {self.path}",
+            found="a file that is no report" if found is None else "the report of another run",
+            expected="a report of this bundle and seed, or none",
+            fix="Name another place after the colon of --report-to, or remove that report.",
+        )
+
+    def write(self, row: Row) -> None:
+        """See :class:`Destination`."""
+        assert self._file is not None
+        try:
+            self._file.write(_line(row))
+            self._file.flush()
+        except OSError as error:
+            raise ConfigError(
+                f"report {self.path}",
+                found=error.strerror or str(error),
+                expected="room for a line",
+                fix="Free space there; the state is saved, and the report goes on with it.",
+            ) from error
+
+    def close(self) -> None:
+        """See :class:`Destination`."""
+        if self._file is not None:
+            self._file.close()
+
+
+class _TensorBoard:
+    """A folder of event files; each start of a run adds a file to it."""
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._folder, self._file_writer = folder, EventFileWriter
+        self._writer: Any = None
+
+    def begin(self, run: Mapping[str, Any], have: Mapping[tuple[str, int], Row]) -> None:
+        """See :class:`Destination`."""
+        from tensorboard.compat.proto.event_pb2 import SessionLog
+        from tensorboard.plugins.text.summary_v2 import text_pb
+
+        self._writer = self._file_writer(str(self._folder), filename_suffix=f".{time.time_ns()}")
+        # Readers drop what they have after the state's last step.
+        last = max((step for _, step in have), default=-1)
+        self._add(last + 1, session_log=SessionLog(status=SessionLog.START))
+        self._add(0, summary=text_pb("run", "```\n" + json.dumps(run, indent=1) + "\n```"))
+
+    def write(self, row: Row) -> None:
+        """See :class:`Destination`."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [
+            Summary.Value(tag=name, simple_value=value) for name, value in _figures(row).items()
+        ]
+        self._add(row["step"], summary=Summary(value=values))
+
+    def _add(self, step: int, **content: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self._writer.add_event(Event(step=step, wall_time=time.time(), **content))
+
+    def close(self) -> None:
+        """See :class:`Destination`."""
+        self._writer.close()
+
+
+class _Trackio:
+    """A run of a project in trackio's local store, under the name of the state's folder."""
+
+    def __init__(self, project: str, name: str) -> None:
+        import trackio
+
+        self._trackio, self._project, self._name = trackio, project, name
+        self._run: Any = None
+
+    def begin(self, run: Mapping[str, Any], have: Mapping[tuple[str, int], Row]) -> None:
+        """See :class:`Destination`."""
+        with contextlib.redirect_stdout(io.StringIO()):  # it announces itself
+            self._run = self._trackio.init(
+                project=self._project,
+                name=self._name,
+                config=dict(run),
+                resume="allow" if have else "never",
+                embed=False,
+                auto_log_gpu=False,
+                auto_log_cpu=False,
+            )
+
+    def write(self, row: Row) -> None:
+        """See :class:`Destination`."""
+        self._run.log(_figures(row), step=row["step"])
+
+    def close(self) -> None:
+        """See :class:`Destination`."""
+        with contextlib.redirect_stdout(io.StringIO()):
+            self._trackio.finish()
+
+
+def _figures(row: Row) -> dict[str, float]:
+    """The known figures of a row, by their names in TensorBoard and trackio."""
+    group = "train" if row["kind"] == "step" else "held_out"
+    return {
+        f"{group}/{name}": value
+        for name, value in row.items()
+        if name not in ("kind", "step") and value is not None
+    }
 
 
 def same_run(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
@@ -196,29 +314,53 @@ def _rows_of(session: Session) -> dict[tuple[str, int], Row]:
     return {(row["kind"], row["step"]): row for row in found}
 
 
-def _split(
-    rows: Sequence[Row], have: Mapping[tuple[str, int], Row]
-) -> tuple[list[Row], int | None]:
-    """The rows that the state has too, and the step of the first that it has not."""
-    kept: list[Row] = []
-    dropped: list[int] = []
-    seen: set[tuple[str, int]] = set()
-    for row in rows:
-        key = row["kind"], row["step"]
-        mine = have.get(key)
-        if mine is not None and same_loss(row, mine["loss"]) and key not in seen:
-            kept.append(row)
-        else:
-            dropped.append(row["step"])
-        seen.add(key)
-    return kept, min(dropped, default=None)
-
-
 def _evaluation(found: StepEvaluation) -> Row:
     values = {name: getattr(found, name) for name in EVALUATION_FIGURES}
     return {"kind": "evaluation", "step": found.step, **values}
 
 
-def in_order(rows: Sequence[Row]) -> Iterator[Row]:
-    """Rows by steps, an evaluation after its step."""
-    yield from sorted(rows, key=lambda row: (row["step"], row["kind"] == "evaluation"))
+def read(path: Path) -> tuple[dict[str, Any], list[Row]] | None:
+    """The run and the rows of a report up to the first line that is none; None of a file that is no report."""
+    head: dict[str, Any] | None = None
+    rows: list[Row] = []
+    try:
+        for text in path.read_bytes().splitlines():
+            row = json.loads(text)
+            if not isinstance(row, dict):
+                break
+            if head is None:
+                if row.get("kind") != "run" or not isinstance(row.get("bundle_id"), str):
+                    return None
+                head = row
+            elif (good := _row(row)) is not None:
+                rows.append(good)
+            else:
+                break
+    except (OSError, ValueError, RecursionError):
+        pass  # an abrupt end leaves part of a line
+    return None if head is None else (head, rows)
+
+
+def _row(row: Mapping[str, Any]) -> Row | None:
+    figures = {"step": STEP_FIGURES, "evaluation": EVALUATION_FIGURES}.get(str(row.get("kind")))
+    if figures is None or type(row.get("step")) is not int or row["step"] < 0:
+        return None
+    found: Row = {"kind": row["kind"], "step": row["step"]}
+    for name in figures:
+        value = row.get(name)
+        if value is not None and (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not math.isfinite(value)
+        ):
+            return None
+        found[name] = value
+    return found
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    finite = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in row.items()
+    }
+    return json.dumps(finite) + "\n"

@@ -12,8 +12,7 @@ from typing import Any
 from zoexport.core.errors import StateError
 from zoexport.core.files import open_within
 from zoexport.describe import describe_state
-from zoexport.watching import lines
-from zoexport.watching.reports import default_file, same_loss, same_run
+from zoexport.watching.reports import default_file, read, same_loss, same_run
 
 MOST_POINTS = 400
 """Of a curve, as of jobs (docs/jobs.md)."""
@@ -76,7 +75,7 @@ def read_run(state: Path, bundle: Path | None = None) -> Run:
     losses = _losses(state, found["steps"])
     seconds: dict[int, float] = {}
     memory: dict[int, float] = {}
-    report = lines.read(default_file(state)) if default_file(state).is_file() else None
+    report = read(default_file(state)) if default_file(state).is_file() else None
     if report is not None and same_run(report[0], found):
         for row in report[1]:
             if row["kind"] != "step" or not 0 < row["step"] <= len(losses):
