@@ -39,7 +39,7 @@ from zoexport.core.types import (
 )
 from zoexport.kept_weights import write_once
 from zoexport.methods import methods
-from zoexport.targets import targets, with_engine
+from zoexport.targets import targets
 from zoexport.trained import kind_of, needs_of, sizes_of
 from zoexport.trained.sparse.places import check_mask
 
@@ -82,9 +82,7 @@ def plan(method: str | None, target: str, settings: Mapping[str, Any]) -> Plan:
     """
     chosen_target = targets.get(target)
     chosen_method = methods.get(method or default_method(target))
-    parsed: Any = parse(chosen_method.config, settings)
-    chosen_target = with_engine(chosen_target, parsed.engine)
-    config = chosen_target.defaults(parsed)
+    config = chosen_target.defaults(parse(chosen_method.config, settings))
     others = [targets.get(name) for name in targets.names()]
     _raise_problems(
         [

@@ -117,9 +117,8 @@ def _problem(planned: Plan, graph: TrainingGraph) -> str | None:
     if graph.pad_token is not None:
         return "a masked language model does not generate text"
     if not isinstance(planned.target, Generates):
-        target = planned.target
         return (
-            f"target {target.name} with engine={target.engine} does not generate text: "
+            f"target {planned.target.name} does not generate text: "
             "export what was trained into a bundle for host or android-cpu, or to transformers"
         )
     return None

@@ -77,10 +77,8 @@ def test_rounding_is_what_differs_from_fp32(compiler: Compiler, monkeypatch: Any
         ("mezo", "android-cpu", {"train": "full", "weights": "fp32"}, "setting compute=bf16"),
         ("quzo", "host", {}, "setting compute=bf16"),
         ("mebp", "android-gpu", {}, "compute=fp32 or fp16"),
-        ("mebp", "android-gpu", {"engine": "executorch"}, "compute=fp32 or fp16"),
         ("mebp", "ios-mlx", {}, "compute=fp32"),
         ("mebp", "ios-coreml", {}, "compute=fp32 or fp16"),
-        ("mebp", "ios-coreml", {"engine": "executorch"}, "compute=bf16"),
         pytest.param("mebp", "android-npu", {}, "compute=bf16", marks=needs_qnn),
     ],
 )

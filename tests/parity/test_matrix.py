@@ -16,8 +16,6 @@ pytestmark = pytest.mark.parity
 
 SETTINGS = {"batch": 2}
 WEIGHTS = {"quzo": "int4"}
-WITHOUT_A_RUNTIME = ("android-gpu", "executorch")
-"""A target and its engine: ExecuTorch's Python package has no Vulkan runtime."""
 VERIFIED_HERE = ("host", "ios-mlx")
 QUICK = ("ios-mlx", "android-gpu")
 """Targets of which each method's first form is in the first tier, beside all that host runs and what is refused."""
@@ -27,8 +25,8 @@ QUICK_CELL = ("prge", {"split": "layers"})
 
 def marks(method: str, target: str, settings: dict[str, str]) -> list[pytest.MarkDecorator]:
     """Of a cell."""
-    first = not settings.keys() - {"engine"}
-    quick = target == "host" or (target in QUICK and first) or (method, settings) == QUICK_CELL
+    first = target in QUICK and not settings
+    quick = target == "host" or first or (method, settings) == QUICK_CELL
     refused = problem_of(method, target, settings) is not None
     return [
         *([needs_qnn] if target == "android-npu" else []),
@@ -64,6 +62,5 @@ def test_a_cell_runs_or_is_refused(
         assert compiled["verified"]["loss"] is not None
     if target in ("android-npu", "ios-coreml"):
         assert compiled["verified"]["passed"] is None
-    if (target, settings.get("engine")) != WITHOUT_A_RUNTIME:
-        report = parity(bundle, steps=1, progress=lambda *_: None)
-        assert report["passed"] is True
+    report = parity(bundle, steps=1, progress=lambda *_: None)
+    assert report["passed"] is True

@@ -62,7 +62,6 @@ def test_twenty_steps_in_mlx(compiler: Compiler, name: str) -> None:
     [
         ("llama_tied", {"compute": "fp32"}),
         pytest.param("gpt2", {}, marks=pytest.mark.slow),
-        pytest.param("gemma3", {"engine": "executorch"}, marks=pytest.mark.slow),
     ],
 )
 def test_steps_in_core_ml(compiler: Compiler, name: str, settings: dict[str, Any]) -> None:

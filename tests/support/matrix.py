@@ -14,7 +14,7 @@ from zoexport.core.config import parse
 from zoexport.core.features import Feature, missing, unmet
 from zoexport.core.types import Generates, Target
 from zoexport.methods import methods
-from zoexport.targets import targets, with_engine
+from zoexport.targets import targets
 from zoexport.trained import needs_of
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -32,23 +32,13 @@ METHODS: dict[str, tuple[dict[str, str], ...]] = {
 }
 """Their forms: settings that ask a target for something else."""
 
-TARGETS = (
-    ("host", None),
-    ("android-cpu", None),
-    ("android-npu", None),
-    ("android-gpu", None),
-    ("android-gpu", "executorch"),
-    ("ios-mlx", None),
-    ("ios-coreml", None),
-    ("ios-coreml", "executorch"),
-)
-"""With the engine, where it is not the target's own."""
+TARGETS = ("host", "android-cpu", "android-npu", "android-gpu", "ios-mlx", "ios-coreml")
 
 CELLS = [
-    (method, target, {**form, **({"engine": engine} if engine else {})})
+    (method, target, form)
     for method, forms in METHODS.items()
     for form in forms
-    for target, engine in TARGETS
+    for target in TARGETS
 ]
 
 
@@ -67,21 +57,19 @@ def generates(method: str, target: str, settings: dict[str, str]) -> bool:
 
 def _cell(method: str, target: str, settings: dict[str, str]) -> tuple[Any, Target]:
     config = parse(methods.get(method).config, settings)
-    chosen = with_engine(targets.get(target), settings.get("engine"))
+    chosen = targets.get(target)
     return chosen.defaults(config), chosen
 
 
 def table() -> str:
     """The table in Markdown."""
-    heads = [f"{target} ({engine})" if engine else target for target, engine in TARGETS]
-    lines = [f"| | {' | '.join(heads)} |", "| --- " * (len(heads) + 1) + "|"]
+    lines = [f"| | {' | '.join(TARGETS)} |", "| --- " * (len(TARGETS) + 1) + "|"]
     notes: dict[Feature, int] = {}
     for method, forms in METHODS.items():
         for form in forms:
             cells = []
-            for target, engine in TARGETS:
-                settings = {**form, **({"engine": engine} if engine else {})}
-                config, chosen = _cell(method, target, settings)
+            for target in TARGETS:
+                config, chosen = _cell(method, target, form)
                 lacking = missing(needs_of(config), chosen)
                 numbers = [notes.setdefault(feature, len(notes) + 1) for feature in lacking]
                 cells.append(" ".join(f"no ({n})" for n in sorted(numbers)) or "yes")
@@ -94,15 +82,13 @@ def table() -> str:
 
 def generating_table() -> str:
     """The table of what generates, in Markdown."""
-    heads = [f"{target} ({engine})" if engine else target for target, engine in TARGETS]
-    lines = [f"| | {' | '.join(heads)} |", "| --- " * (len(heads) + 1) + "|"]
+    lines = [f"| | {' | '.join(TARGETS)} |", "| --- " * (len(TARGETS) + 1) + "|"]
     for method, forms in METHODS.items():
         for form in forms:
             cells = []
-            for target, engine in TARGETS:
-                settings = {**form, **({"engine": engine} if engine else {})}
-                runs = problem_of(method, target, settings) is None
-                known = runs and generates(method, target, settings)
+            for target in TARGETS:
+                runs = problem_of(method, target, form) is None
+                known = runs and generates(method, target, form)
                 cells.append("yes" if known else "no" if runs else "")
             name = f"`{method}`" + "".join(f" `{key}={value}`" for key, value in form.items())
             lines.append(f"| {name} | {' | '.join(cells)} |")

@@ -78,7 +78,6 @@ class Case:
     group_size: int | None = None
     activations: str | None = None
     compute: str | None = None
-    engine: str | None = None
     soc: str | None = None
     seq_len: int = 8
     batch: int = 1
@@ -144,7 +143,6 @@ _SETTINGS = {
 _SAME_NAME = (
     *("seq_len", "batch", "accumulate", "weights", "group_size", "activations", "compute", "soc"),
     *(
-        "engine",
         "loss",
         "choices",
         "labels",
@@ -202,7 +200,7 @@ def _compilation(draw: st.DrawFn, target: str, method: str) -> dict[str, Any]:
         **draw(_OWN[method]),
         **draw(_PRECISION.get(target, _none())),
     }
-    if method in ("prge", "mezo", "fzoo") and found.get("engine") is None:
+    if method in ("prge", "mezo", "fzoo"):
         found["labels"] = draw(st.sampled_from([None, None, 3, 8]))
     if method != "senszoq":
         found |= draw(_adapters(method))
@@ -228,9 +226,8 @@ def _compilation(draw: st.DrawFn, target: str, method: str) -> dict[str, Any]:
 
 def _affordable(target: str, method: str, found: dict[str, Any]) -> dict[str, Any]:
     """Where activations are rounded parity takes 256 labels a step, whatever a row has: hundreds of short rows."""
-    exact = found.get("compute") == "fp32" or found.get("engine") is not None
     coreml = target == "ios-coreml"
-    rounded = found.get("activation_bits") == 8 or (coreml and not exact)
+    rounded = found.get("activation_bits") == 8 or (coreml and found.get("compute") != "fp32")
     whole = method in ("prge", "mezo", "fzoo") and found.get("split") is None
     integers = found["weights"] != "fp32" and found.get("activations") is None
     rounded |= target in ("host", "android-cpu") and whole and integers
@@ -263,9 +260,7 @@ def _rounded_products(draw: st.DrawFn, method: str, found: dict[str, Any]) -> di
 
 _PRECISION: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "android-gpu": st.sampled_from([{}, {"compute": "fp16"}]),
-    "ios-coreml": st.sampled_from(
-        [{"compute": "fp32"}, {}, {"engine": "executorch"}],
-    ),
+    "ios-coreml": st.sampled_from([{"compute": "fp32"}, {}]),
     "android-npu": st.sampled_from([{}, {}, {"soc": "SM8750"}]),
 }
 

@@ -30,11 +30,6 @@ class TrainingSettings(abc.ABC):
     soc: str | None = setting(
         None, help="the chip, where the target compiles for one (android-npu: SM8650)"
     )
-    engine: str | None = setting(
-        None,
-        choices=("coreml", "executorch", "vulkan"),
-        help="what runs the programs, where the target has a choice (android-gpu: vulkan; ios-coreml: coreml)",
-    )
     group_size: int = setting(32, at_least=1, help="int4 weights that share a scale")
     accumulate: int = setting(1, at_least=1, runtime=True, help="batches for one update")
     cache_prefix_mb: int = setting(

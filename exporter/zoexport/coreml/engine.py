@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ from numpy.typing import NDArray
 from zoexport.core import manifest
 from zoexport.core.coreml_names import feature_name, result_name
 from zoexport.core.errors import BundleError, nearest
-from zoexport.coreml.delegates import DelegatedFile
 from zoexport.coreml.package import Package
 from zoexport.coreml.values import BY_NAME
 
@@ -25,23 +23,12 @@ if TYPE_CHECKING:
 _TAKEN = {"f": ("fp32", "fp16"), "H": ("fp16",), "q": ("int32",), "B": ("uint8",), "b": ("int8",)}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Called:
-    """A function, and what it calls a program's values; None of an input that it does not take."""
-
-    package: Package
-    function: str
-    input_name: Callable[[str], str | None]
-    output_name: Callable[[str], str | None]
-
-
 class PackageEngine:
     """Runs a bundle's programs: ``Session.open(bundle, engine=PackageEngine(bundle))``.
 
     The file of a program is a .mlpackage folder of the bundle or a file in one (a session takes a file that the
     manifest lists), its method a function there, and its values are the function's by
-    ``zoexport.core.coreml_names``. Or it is a .pte and its method a Core ML delegate there, whose values are the
-    program's in its order. A package is opened when a program of it first runs.
+    ``zoexport.core.coreml_names``. A package is opened when a program of it first runs.
 
     Raises:
         BundleError: no bundle; when it runs, no such program, a damaged package, values that its function does not
@@ -54,25 +41,24 @@ class PackageEngine:
         entries = [*content["programs"], *content.get("generate", {}).get("programs", [])]
         self._programs = {entry["name"]: entry for entry in entries}
         self._packages: dict[PurePosixPath, Package] = {}
-        self._files: dict[str, DelegatedFile] = {}
 
     def __call__(
         self, program: str, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]
     ) -> None:
         """Run a program: read ``inputs`` and fill ``outputs``, both by the names of the manifest."""
-        called = self._called(program)
-        package, function = called.package, called.function
+        package, function = self._called(program)
         where = f"{package.folder}, function {function!r}"
         types = {feature.name: feature.dtype for feature in package.inputs(function)}
         given = {}
-        for name, tensor in _renamed(where, inputs, called.input_name).items():
+        for name, tensor in _renamed(where, inputs, feature_name).items():
             # What the function does not have, the package refuses by name.
             given[name] = _array(f"{where}, input {name!r}", tensor, types.get(name, ""))
-        wanted = _renamed(where, outputs, called.output_name)
+        wanted = _renamed(where, outputs, result_name)
         for name, values in package.run(function, given, wanted).items():
             _fill(f"{where}, output {name!r}", wanted[name], values)
 
-    def _called(self, program: str) -> _Called:
+    def _called(self, program: str) -> tuple[Package, str]:
+        """Return the package and the function of a program."""
         if program not in self._programs:
             raise BundleError(
                 f"bundle {self._bundle}",
@@ -81,39 +67,10 @@ class PackageEngine:
                 fix=f"Check the name.{nearest(program, self._programs)}",
             )
         entry = self._programs[program]
-        if entry["file"].endswith(".pte"):
-            return self._delegate(entry)
         folder = _package_folder(entry["file"])
         if folder not in self._packages:
             self._packages[folder] = Package(self._bundle / folder)
-        return _Called(self._packages[folder], entry["method"], feature_name, result_name)
-
-    def _delegate(self, entry: Mapping[str, Any]) -> _Called:
-        file = entry["file"]
-        if file not in self._files:
-            self._files[file] = DelegatedFile(self._bundle / file)
-        method = self._files[file].method(entry["method"])
-        inputs = _by_place(
-            f"bundle {self._bundle}, inputs of {entry['name']}", entry["inputs"], method.inputs
-        )
-        outputs = _by_place(
-            f"bundle {self._bundle}, outputs of {entry['name']}", entry["outputs"], method.outputs
-        )
-        return _Called(self._files[file].package, method.function, inputs.get, outputs.get)
-
-
-def _by_place(
-    where: str, values: Sequence[Mapping[str, Any]], names: Sequence[str | None]
-) -> dict[str, str | None]:
-    """Names in the package by those of the manifest."""
-    if len(values) != len(names):
-        raise BundleError(
-            where,
-            found=f"{len(values)} values",
-            expected=f"the method's {len(names)}",
-            fix="Compile the bundle again.",
-        )
-    return dict(zip((value["name"] for value in values), names, strict=True))
+        return self._packages[folder], entry["method"]
 
 
 def _package_folder(file: str) -> PurePosixPath:
@@ -122,11 +79,10 @@ def _package_folder(file: str) -> PurePosixPath:
 
 
 def _renamed(
-    where: str, tensors: Mapping[str, Tensor], rule: Callable[[str], str | None]
+    where: str, tensors: Mapping[str, Tensor], rule: Callable[[str], str]
 ) -> dict[str, Tensor]:
-    taken = [(name, tensor) for given, tensor in tensors.items() if (name := rule(given))]
-    named = dict(taken)
-    if len(named) != len(taken):
+    named = {rule(name): tensor for name, tensor in tensors.items()}
+    if len(named) != len(tensors):
         raise BundleError(
             where,
             found=f"values of one name in the package: {', '.join(sorted(tensors))}",

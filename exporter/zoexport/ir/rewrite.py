@@ -14,16 +14,7 @@ from typing import Any
 from torch.fx import Node
 
 from zoexport.core.types import Program
-from zoexport.ir.graphs import (
-    RESHAPES,
-    arguments,
-    aten,
-    call,
-    is_call,
-    keep_path,
-    operand,
-    shape_of,
-)
+from zoexport.ir.graphs import aten, call, is_call, keep_path, shape_of
 
 Replaced = Node | tuple[Node, ...] | None
 """What stands for a call: a node, one for each of its results, or None where it stays."""
@@ -69,19 +60,3 @@ def reshaped(source: Node, shape: Iterable[int]) -> Node:
     if shape_of(source) == wanted:
         return source
     return call(source.graph, aten.reshape.default, source, list(wanted))
-
-
-def merge_reshapes(program: Program) -> None:
-    """A reshape of a reshape reads the first one's source; reshapes and expands that change nothing go."""
-    for node in list(program.module.graph.nodes):
-        if is_call(node, *RESHAPES):
-            source = operand(node)
-            while is_call(source, *RESHAPES):
-                source = operand(source)
-            node.update_arg(0, source)
-            # -1 is the number of labels, which is recorded as an example's.
-            same = shape_of(source) == shape_of(node) and -1 not in arguments(node)[1]
-        else:
-            same = is_call(node, aten.expand) and shape_of(operand(node)) == shape_of(node)
-        if same:
-            node.replace_all_uses_with(operand(node))

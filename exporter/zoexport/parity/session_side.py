@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
 
 def evaluator(bundle: Path) -> PackageEngine | None:
-    """The engine of a bundle that no engine here runs: Core ML's packages, evaluated op by op."""
-    found = manifest.read(bundle)
-    if found["engine"] != "coreml" and found["backends"] != ["CoreMLBackend"]:
+    """Return the evaluator of a bundle for Core ML, which no engine here runs; None for other bundles."""
+    if manifest.read(bundle)["engine"] != "coreml":
         return None
     from zoexport.coreml import PackageEngine
 

@@ -47,11 +47,8 @@ def main() -> None:
 def _missing(bundle: Path) -> str:
     """Name what a bundle needs and this machine lacks; empty if it can be opened."""
     manifest = manifests.read(bundle)
-    apple = manifest["engine"] == "coreml" or "CoreMLBackend" in manifest["backends"]
-    if apple:
+    if manifest["engine"] == "coreml":
         return "Core ML, which only Apple's systems have"
-    if "VulkanBackend" in manifest["backends"]:
-        return "ExecuTorch's Vulkan runtime, which its package does not contain"
     if manifest["engine"] == "mlx" and importlib.util.find_spec("mlx") is None:
         return "MLX; install zoexport[apple]"
     if manifest["engine"] == "vulkan":

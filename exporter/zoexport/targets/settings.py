@@ -35,18 +35,12 @@ def needs_package(target: str, package: str) -> list[Problem]:
     ]
 
 
-def needs_executorch(target: str, delegate: str = "") -> list[Problem]:
-    """A Problem where ExecuTorch is missing, or its module ``delegate``."""
-    for module in ("executorch", *([delegate] if delegate else [])):
-        if importlib.util.find_spec(module) is None:
-            return [
-                Problem(
-                    f"target {target}",
-                    f"the package {module} is not installed",
-                    "Install zoexport again.",
-                )
-            ]
-    return []
+def needs_executorch(target: str) -> list[Problem]:
+    """Return a Problem if ExecuTorch is not installed."""
+    if importlib.util.find_spec("executorch") is not None:
+        return []
+    reason = "the package executorch is not installed"
+    return [Problem(f"target {target}", reason, "Install zoexport again.")]
 
 
 def few_labels(config: TrainingSettings) -> int:

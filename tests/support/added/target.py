@@ -20,7 +20,7 @@ class LayersTarget:
     engine: str = "executorch"
     notice: str = ""
     has: ClassVar[frozenset[Feature]] = frozenset({Feature.STAGES})
-    takes: ClassVar[Mapping[str, tuple[str, ...]]] = {"soc": (), "engine": ("executorch",)}
+    takes: ClassVar[Mapping[str, tuple[str, ...]]] = {"soc": ()}
     lowering_memory: ClassVar[None] = None
 
     def check_available(self) -> list[Problem]:

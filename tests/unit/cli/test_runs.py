@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.compiled import Compiler
 from zoexport.cli.main import run
 
 ARCHIVE = Path(__file__).parents[2] / "data" / "bundles-0.1.0.tar.xz"
@@ -96,8 +97,11 @@ def test_states_of_before(folder: Path, capfd: pytest.CaptureFixture[str]) -> No
     )
 
 
-def test_held_out_examples(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    bundle, data, state = folder / "prge" / "bundle", folder / "data.jsonl", tmp_path / "state"
+def test_held_out_examples(
+    compiler: Compiler, folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bundle = compiler.bundle("llama_tied", "prge", batch=4)
+    data, state = folder / "data.jsonl", tmp_path / "state"
     held_out = tmp_path / "held-out.jsonl"
     # The other way round: what is learned is wrong here.
     swapped = data.read_text().replace('"completion": " good"', '"completion": "?"')

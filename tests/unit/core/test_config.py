@@ -20,7 +20,6 @@ ZEROTH_ORDER = {
     "activations": "int8",
     "compute": "fp32",
     "soc": None,
-    "engine": None,
     "group_size": 32,
     "lora.rank": 16,
     "lora.alpha": 16.0,

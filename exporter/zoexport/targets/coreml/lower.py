@@ -19,10 +19,10 @@ from zoexport.ir.noise import without_noise
 from zoexport.targets.cached_attention import write_cached_attention
 from zoexport.targets.coreml.filling import Converted, PackageFiller
 from zoexport.targets.coreml.functions import FunctionBuilder
+from zoexport.targets.coreml.parts import MINIMUM_OS, Part, packing_of, parts_of, stage_parts
 from zoexport.targets.coreml.small_slots import scale_small_slots
 from zoexport.targets.coreml.values import FP16, FP32
 from zoexport.targets.coreml.weights import Weights
-from zoexport.targets.coreml_parts import MINIMUM_OS, Part, packing_of, parts_of, stage_parts
 from zoexport.targets.entries import program_entry
 from zoexport.targets.kinks import WIDE, has_kink
 

@@ -40,7 +40,6 @@ class CoremlTarget:
         {Feature.WHOLE, Feature.STAGES, Feature.TWO_INPUT_PRODUCTS, Feature.SPARSE_PRODUCTS}
     )
     takes: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "engine": ("coreml",),
         "soc": (),
         "activations": ("fp32",),
         "compute": ("fp32", "fp16"),
@@ -57,7 +56,6 @@ class CoremlTarget:
     def defaults(self, config: TrainingSettings) -> TrainingSettings:
         """Arithmetic is fp16 unless the user says fp32; the number of labels of a whole program is fixed."""
         preferred = {
-            "engine": self.engine,
             "activations": "fp32",
             "compute": "fp16",
             "labels": few_labels(config),

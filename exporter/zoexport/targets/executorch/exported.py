@@ -213,14 +213,13 @@ def fallback_of(exported: Any) -> dict[str, int]:
 _PRODUCTS = ("mm", "bmm", "addmm", "linear", "matmul")
 
 
-def is_product(operator: str) -> bool:
-    """Whether an operator, by the name of its schema, is a matrix product."""
-    return operator.partition("::")[2].startswith(_PRODUCTS)
-
-
 def products_among(operators: Mapping[str, int]) -> dict[str, int]:
-    """The matrix products among the operators of :func:`fallback_of`."""
-    return {name: count for name, count in operators.items() if is_product(name)}
+    """Return the matrix products among the operators of :func:`fallback_of`."""
+    return {
+        name: count
+        for name, count in operators.items()
+        if name.partition("::")[2].startswith(_PRODUCTS)
+    }
 
 
 def _name(node: torch.fx.Node) -> str:

@@ -1,6 +1,6 @@
 """GELU by tanh, written out: ``x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`` (Hendrycks and Gimpel, section 2).
 
-XNNPACK's and Core ML's partitioners take ``aten.gelu`` without its argument ``approximate`` and compute the exact one,
+XNNPACK's partitioner takes ``aten.gelu`` without its argument ``approximate`` and computes the exact GELU, which is
 up to 4.7e-4 away. The HTP's own operator is neither: up to 7.8e-3 off, against 2.6e-3 of the simple ones in fp16.
 """
 

@@ -23,7 +23,7 @@ from zoexport.targets.executorch.fuse_rows import fuse_rows
 from zoexport.targets.executorch.join_linears import join_linears
 from zoexport.targets.executorch.needed_passes import needed_passes_only
 from zoexport.targets.executorch.products import write_products
-from zoexport.targets.executorch.program_file import FILE, memory_of, refused, write_programs
+from zoexport.targets.executorch.program_file import FILE, callers_memory, refused, write_programs
 from zoexport.targets.executorch.row_rules import decompose
 
 
@@ -35,7 +35,7 @@ def lower_stages(
     Raises:
         LoweringError: ExecuTorch refused a program.
     """
-    from executorch.exir import EdgeCompileConfig, to_edge
+    from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
 
     exported = {}
     fallback = {}
@@ -54,7 +54,9 @@ def lower_stages(
                 exported,
                 compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True),
             )
-            executorch = edge.to_executorch(memory_of(graph))
+            executorch = edge.to_executorch(
+                ExecutorchBackendConfig(memory_planning_pass=callers_memory())
+            )
     except Exception as error:
         raise refused("lowering to ExecuTorch", error) from error
     required, backends = write_programs(executorch, folder, file)

@@ -48,16 +48,11 @@ _TRACED_AWAY = (aten.detach, aten.alias, aten.lift_fresh_copy, aten.lift_fresh)
 
 
 @contextlib.contextmanager
-def needed_passes_only(
-    programs: Sequence[torch.export.ExportedProgram], *, renamed: bool = True
-) -> Iterator[None]:
+def needed_passes_only(programs: Sequence[torch.export.ExportedProgram]) -> Iterator[None]:
     """While this is open, lowering leaves out passes that give nothing to do on ``programs``.
 
-    Where an operator of a kind that the omitted passes treat is found, all passes run.
-
-    Args:
-        programs: those that are lowered.
-        renamed: whether nodes may have other names than tracing gives them, as operators are rewritten in place.
+    If an operator of a kind that the omitted passes treat is found, all passes run. Operators are rewritten in place,
+    so nodes may have other names than tracing gives them.
     """
     from executorch.backends.xnnpack import xnnpack_preprocess
     from executorch.exir.passes import spec_prop_pass
@@ -79,9 +74,7 @@ def needed_passes_only(
         before, after = to_edge(config)
         omitted = _idle_edge_passes(nodes)
         kept = [step for step in before if pass_name(step) not in omitted]
-        if renamed:
-            kept = [_in_place(step) if pass_name(step) in _IN_PLACE else step for step in kept]
-        return kept, after
+        return [_in_place(step) if pass_name(step) in _IN_PLACE else step for step in kept], after
 
     known: dict[Any, Any] = {}
     default = _program._default_decomposition_table
@@ -100,16 +93,13 @@ def needed_passes_only(
             (xnnpack_preprocess, "XNNPACKPassManager", of_delegates),
             (_program, "_get_aten_to_edge_passes", of_programs),
             (_program, "_default_decomposition_table", decompositions),
-        ]
-    if not vision and renamed:
-        changes += [
             (_program, "ReplaceViewOpsWithViewCopyOpsPass", lambda: _in_place(views())),
             (_program, "OpReplacePass", lambda: _in_place(operators())),
             (spec_prop_pass, "ExportPass", lambda: functools.partial(_as_recorded, retrace())),
         ]
     with (
         replaced(*changes),
-        needed_decompositions_only(programs, renamed=renamed),
+        needed_decompositions_only(programs),
         delegates_as_recorded(),
         _nothing_described(),
         _inputs_looked_up_once(),

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.core.errors import LoweringError, first_line
-from zoexport.core.types import TrainingGraph
 
 FILE = "model.pte"
 GENERATING = "generate.pte"
@@ -21,15 +20,6 @@ def refused(where: str, error: Exception) -> LoweringError:
         expected="a graph that ExecuTorch lowers",
         fix="Report the model's architecture and this message.",
     )
-
-
-def memory_of(graph: TrainingGraph) -> Any:
-    """How ExecuTorch is to plan memory: what stages take and give lies in the session's own."""
-    from executorch.exir import ExecutorchBackendConfig
-
-    if graph.whole:
-        return ExecutorchBackendConfig()
-    return ExecutorchBackendConfig(memory_planning_pass=callers_memory())
 
 
 def callers_memory() -> Any:

@@ -40,7 +40,6 @@ class MlxTarget:
         Feature.SAVED_PRODUCTS,
     }
     takes: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "engine": ("mlx",),
         "soc": (),
         "activations": ("fp32",),
         "compute": ("fp32",),

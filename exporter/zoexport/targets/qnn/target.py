@@ -36,7 +36,7 @@ class QnnTarget:
     engine: str = "executorch"
     notice: str = library.LICENCE
     has: ClassVar[frozenset[Feature]] = frozenset({Feature.WHOLE, Feature.STAGES})
-    takes: ClassVar[Mapping[str, tuple[str, ...]]] = {"engine": ("executorch",)}
+    takes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     lowering_memory: ClassVar[LoweringMemory | None] = None
 
     def check_available(self) -> list[Problem]:

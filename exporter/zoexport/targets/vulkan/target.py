@@ -45,7 +45,6 @@ class VulkanTarget:
         }
     )
     takes: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "engine": ("vulkan",),
         "soc": (),
         "activations": ("fp32",),
         "compute": ("fp32", "fp16"),

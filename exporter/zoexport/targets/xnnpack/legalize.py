@@ -18,6 +18,7 @@ from torch.fx import Graph, Node
 from zoexport.core import hadamard
 from zoexport.core.types import Program, TrainingGraph, Value
 from zoexport.ir.graphs import (
+    RESHAPES,
     add_input,
     arguments,
     aten,
@@ -30,7 +31,7 @@ from zoexport.ir.graphs import (
     zo,
 )
 from zoexport.ir.lengths import follows
-from zoexport.ir.rewrite import Rule, merge_reshapes, reshaped, rewrite
+from zoexport.ir.rewrite import Rule, reshaped, rewrite
 from zoexport.targets.executorch.gelu import tanh_gelu
 
 _torchao = torch.ops.torchao
@@ -66,7 +67,7 @@ class Legalizer:
             ((aten.gelu,), self.gelu),
         ]
         rewrite(self.program, rules)
-        merge_reshapes(self.program)
+        _merge_reshapes(self.program)
         self.nodes.eliminate_dead_code()
         remove_unused_weights(self.program)
         self.program.module.recompile()
@@ -304,3 +305,19 @@ class Legalizer:
         if node.kwargs.get("approximate", "none") == "none":
             return None
         return tanh_gelu(functools.partial(call, self.nodes), operand(node))
+
+
+def _merge_reshapes(program: Program) -> None:
+    """Join each chain of reshapes into one, and remove reshapes and expands that change nothing."""
+    for node in list(program.module.graph.nodes):
+        if is_call(node, *RESHAPES):
+            source = operand(node)
+            while is_call(source, *RESHAPES):
+                source = operand(source)
+            node.update_arg(0, source)
+            # -1 is the number of labels, which is recorded as an example's.
+            same = shape_of(source) == shape_of(node) and -1 not in arguments(node)[1]
+        else:
+            same = is_call(node, aten.expand) and shape_of(operand(node)) == shape_of(node)
+        if same:
+            node.replace_all_uses_with(operand(node))

@@ -34,7 +34,6 @@ class XnnpackTarget:
     keep_mb: int = 0
     has: ClassVar[frozenset[Feature]] = frozenset(Feature)
     takes: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "engine": ("executorch",),
         "soc": (),
         "activations": ("fp32", "int8"),
         "compute": ("fp32", "bf16"),

@@ -160,17 +160,3 @@ def test_blocks_are_traced() -> None:
     program = _exported(function, dynamic=False)
     assert not in_place.is_plain(program.graph_module)
     assert in_place.is_plain(_exported(_heads, dynamic=False).graph_module)
-
-
-def test_a_target_that_writes_names_keeps_those_of_tracing() -> None:
-    from executorch.exir import EdgeCompileConfig, to_edge
-
-    config = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True)
-
-    def names(quick: bool) -> list[str]:
-        program = _exported(_attention, dynamic=False)
-        with needed_passes_only([program], renamed=False) if quick else contextlib.nullcontext():
-            edge = to_edge(program, compile_config=config)
-        return [node.name for node in edge.exported_program().graph.nodes]
-
-    assert names(quick=True) == names(quick=False)

@@ -259,11 +259,8 @@ def test_what_it_cannot_run_is_said_before_compiling(
         plan(method, "android-gpu", settings)
 
 
-def test_the_engine_is_the_targets_own_unless_another_is_asked_for() -> None:
+def test_the_default_method_is_mebp() -> None:
     assert plan(None, "android-gpu", {}).method.name == "mebp"
-    assert plan("mebp", "android-gpu", {}).target.engine == "vulkan"
-    assert plan("mebp", "android-gpu", {"engine": "vulkan"}).target.engine == "vulkan"
-    assert plan("mebp", "android-gpu", {"engine": "executorch"}).target.engine == "executorch"
 
 
 @pytest.mark.parametrize("half", [False, True])

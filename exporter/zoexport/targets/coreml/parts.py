@@ -1,4 +1,4 @@
-"""What Core ML is given, whichever engine calls it: programs with their weights inside, and what a manifest says."""
+"""The functions of a Core ML package: programs with their weights inside."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zoexport.ir.frozen import stage_values
 from zoexport.ir.graphs import copy_program
 from zoexport.ir.lengths import close_sizes, longest_rows_alone
 from zoexport.ir.noise import take_noise
-from zoexport.targets.chosen_products import write_chosen_products
+from zoexport.targets.coreml.chosen_products import write_chosen_products
 
 MINIMUM_OS = {"ios": "18.0", "macos": "15.0"}
 

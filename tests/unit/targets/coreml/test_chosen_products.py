@@ -12,7 +12,7 @@ from tests.support.rows import program
 from tests.support.tiny_models import fixed
 from zoexport.core.types import Program, Stage, TrainingGraph
 from zoexport.ir.graphs import zo
-from zoexport.targets.chosen_products import constants_of, write_chosen_products
+from zoexport.targets.coreml.chosen_products import constants_of, write_chosen_products
 
 N, K, QUERIES = 50, 40, 2
 X, Y = fixed("x", (4 * QUERIES, 3, K)), fixed("y", (4 * QUERIES, 3, N))

@@ -1,1 +1,0 @@
-"""ExecuTorch with Apple's Core ML delegate."""

@@ -1,1 +1,0 @@
-"""ExecuTorch with the Vulkan delegate, on Android's GPU."""
