@@ -13,10 +13,10 @@ from coremltools.converters.mil.mil import Builder as mb
 
 from tests.support import coreml_packages
 from zoexport.core.errors import LoweringError
-from zoexport.coreml import Package
 from zoexport.targets.coreml.filling import Converted, PackageFiller
 from zoexport.targets.coreml.values import FP16, FP32, cast
 from zoexport.targets.coreml.weights import Packed, Place, Weights
+from zoexport.testing.coreml import Package
 
 K = 32
 NAMES = {

@@ -17,7 +17,6 @@ from tests.support.splits import arguments, difference, tiny_graph
 from tests.support.tiny_models import fixed
 from zoexport.core.coreml_names import result_name
 from zoexport.core.errors import LoweringError
-from zoexport.coreml import Package
 from zoexport.ir.graphs import aten, copy_program
 from zoexport.targets.coreml.functions import FunctionBuilder
 from zoexport.targets.coreml.small_slots import scale_small_slots
@@ -25,6 +24,7 @@ from zoexport.targets.coreml.values import FP16, FP32
 from zoexport.targets.coreml.weights import Weights
 from zoexport.targets.kinks import has_kink
 from zoexport.targets.slot_gradients import small_products
+from zoexport.testing.coreml import Package
 
 X, Y = fixed("x", (2, 3, 8)), fixed("y", (2, 3, 8))
 POSITIVE = X.abs() + 0.5

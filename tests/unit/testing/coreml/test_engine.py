@@ -17,8 +17,8 @@ from tests.support.sessions import make_dataset
 from zoexport.core import manifest as manifests
 from zoexport.core.coreml_names import feature_name, result_name
 from zoexport.core.errors import BundleError
-from zoexport.coreml import PackageEngine
 from zoexport.session import Session, Tensor
+from zoexport.testing.coreml import PackageEngine
 
 ROWS, LENGTH, ENTRIES = 2, 8, 10
 MODEL = LinearModel()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from zoexport.coreml.engine import PackageEngine
-from zoexport.coreml.function import Feature
-from zoexport.coreml.package import Package
+from zoexport.testing.coreml.engine import PackageEngine
+from zoexport.testing.coreml.function import Feature
+from zoexport.testing.coreml.package import Package
 
 __all__ = ["Feature", "Package", "PackageEngine"]
