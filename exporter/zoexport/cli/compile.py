@@ -62,11 +62,13 @@ def compile_verb(
 ) -> None:
     """Compile MODEL into a bundle.
 
-    MODEL is a Hugging Face directory, a GGUF file, a hub id, a name that a package registry
-    carries (smollm2-135m), or shape:NAME, random weights of a published configuration.
+    MODEL is a Hugging Face directory, a GGUF file, a hub id, smollm2-135m (a packaged copy of
+    SmolLM2-135M-Instruct with the weights of its Q4_1 file), or shape:NAME, random weights of a
+    published configuration.
 
     \b
     zoexport compile smollm2-135m --target android-cpu
+    zoexport compile HuggingFaceTB/SmolLM2-135M-Instruct --target android-cpu
     zoexport compile ./Qwen2-0.5B --target android-cpu --method prge \\
         --set weights=int4 --set lora.rank=8 -o qwen.bundle
     """
