@@ -37,7 +37,7 @@ def measured() -> dict[str, Any]:
     counts = {"cores": 2, "threads": 2, "rounds": 1, "steps_at_most": 3, "warmup": 1}
     model = {"name": "smollm2-135m", "parameters": 1000}
     date = {"date": "2026-01-01T00:00:00", "load_average": [0.1, 0.2]}
-    more = {"model": model, "settings": {}, "versions": {}, "baselines": []}
+    more = {"model": model, "settings": {}, "versions": {}, "baselines": [], "random_weights": None}
     return {
         "results": entries,
         "ratios": summary.ratios(variants, [taken]),

@@ -262,6 +262,7 @@ def result(tmp_path: Path) -> dict[str, Any]:
         "warmup": 1,
         "date": "2026-01-01T00:00:00",
         "load_average": [0.1, None],
+        "random_weights": None,
     }
     texts = {"baselines": ["eager"], "memory": "anonymous"}
     return {
