@@ -81,6 +81,7 @@ bench: programs ## Measure SmolLM2-135M here and renew docs/performance.md (an h
 bench-mebp: programs ## Measure MeBP on SmolLM2-135M here and renew docs/performance.md (idle cores)
 	$(BIN)/zoexport bench smollm2-135m --grid mebp -o build/research/performance/mebp --force
 	$(BIN)/python -m research.performance.page docs/performance.md build/research/performance/mebp bench-mebp
+	$(BIN)/python -m research.performance.kernels docs/performance.md build/research/performance/mebp
 	$(BIN)/python -m research.performance.roofline docs/performance.md build/research/performance/mebp
 
 bench-models: setup ## Measure MeBP's five models here, of random weights, and renew docs/performance.md (two hours; goes on)

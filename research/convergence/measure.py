@@ -22,9 +22,10 @@ from typing import Any
 
 from research.convergence import page
 from research.support.command import Clock, add_places, exit_status
+from research.support.products import Content, contents
 from research.support.tables import RAW
 from zoexport import models
-from zoexport.bench import bundles, conditions, products, runner
+from zoexport.bench import bundles, conditions, runner
 from zoexport.bench.matrix import Shape, Variant, first_order
 from zoexport.core import manifest as manifests
 from zoexport.core.cores import usable_cores
@@ -178,7 +179,7 @@ class _Run:
         points = [done[steps] for steps in wanted]
         timed = [point for point in points if point["step_seconds"]]
         seconds = statistics.median([each for point in timed for each in point["step_seconds"]])
-        content = products.contents(self._bundle)
+        content = contents(self._bundle)
         flops = flops_of_step(timed[-1]["calls"], content)
         return {
             **dataclasses.asdict(self._curve),
@@ -257,7 +258,7 @@ class _Run:
             temporary.write_text(text, encoding="utf-8")
 
 
-def flops_of_step(calls: Mapping[str, float], found: Mapping[str, products.Content]) -> float:
+def flops_of_step(calls: Mapping[str, float], found: Mapping[str, Content]) -> float:
     """Floating-point operations of all products of a step that calls programs so often."""
     return sum(count * found[name].flops for name, count in calls.items())
 

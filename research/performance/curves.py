@@ -15,10 +15,9 @@ from typing import Any
 
 from research.support.command import Clock, Measured, renew_measured
 from research.support.tables import RAW
-from zoexport.bench.output import busy_warning, markdown_table
+from zoexport.bench.output import busy_warning, markdown_table, method_of
 from zoexport.bench.rounds import Plan
 from zoexport.bench.run import bench
-from zoexport.bench.sections import method_of
 from zoexport.core.files import write_json
 
 MARK = "bench-curves"
@@ -90,7 +89,6 @@ def measure(name: str, results: Path, plan: Plan, work: Path | None, clock: Cloc
             [MODEL],
             name="quick",
             changes={**_SAME, **curve.changes, **axis},
-            products=False,
             target="host",
             settings=settings,
             threads=None,

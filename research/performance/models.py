@@ -68,7 +68,6 @@ def measure(name: str, results: Path, plan: Plan, work: Path | None, clock: Cloc
             "keep_mb": keep,
             "eager": MODELS[name].in_pytorch,
         },
-        products=False,
         target="host",
         settings=SETTINGS,
         threads=None,

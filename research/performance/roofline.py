@@ -1,9 +1,9 @@
-"""How near measured steps are to what the machine's cores can do, and what a goal asks of them.
+"""Measured steps compared with the peak of the machine's cores, and with a goal.
 
 ``python -m research.performance.roofline PAGE FOLDER`` takes what ``zoexport bench -o FOLDER`` measured here, and
-measures the cores' peaks by ``build/bench_peak``. Of ``--grid mebp`` it puts two tables between the page's lines
-``<!-- bench-roofline -->``: each program's operations and bytes, and each step beside PyTorch's. Of ``--grid full`` it
-puts one between ``<!-- bench-roofline-prge -->``: steps of P-RGE with labels everywhere beside PyTorch's.
+measures the cores' peaks by ``build/bench_peak``. For ``--grid mebp`` it puts a table of steps between the page's lines
+``<!-- bench-roofline -->``. Otherwise it puts a table between ``<!-- bench-roofline-prge -->``: steps of P-RGE with
+labels everywhere beside PyTorch's.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from research.performance.kernels import programs
 from research.performance.page import measured
 from research.support.command import Clock, exit_status
 from research.support.page import marked, publish
 from zoexport.bench import bundles
 from zoexport.bench.matrix import AUTOGRAD, EAGER, Variant, measured_variant
 from zoexport.bench.output import markdown_table
-from zoexport.bench.products import Content
-from zoexport.bench.programs import contents
 from zoexport.core.errors import ConfigError
 from zoexport.core.types import Progress
 from zoexport.plan import plan_training
@@ -58,55 +57,21 @@ def measured_peak(program: Path, threads: int) -> dict[str, Any]:
     return peak
 
 
-def programs_table(
-    result: Mapping[str, Any],
-    computed: Mapping[str, Mapping[str, Content]],
-    peak: Mapping[str, Any],
+def steps_table(
+    result: Mapping[str, Any], folder: Path, peak: Mapping[str, Any], progress: Progress
 ) -> str:
-    """A row for each program of ``mebp`` that multiplies: its operations, its bytes and its rate beside the bound.
+    """Return a row for each step of ``mebp``: its operations, its time at the peak and as measured, and the goal's.
 
     Args:
-        computed: what each bundle's programs compute, by its name.
+        result: a measurement.
+        folder: the folder of its bundles.
+        peak: the peaks of this machine.
+        progress: called before bundles are read.
+
+    Raises:
+        BundleError: a bundle that was measured is missing.
     """
-    rows = []
-    seen = set()
-    for entry in _steps(result):
-        for program in entry["programs"]:
-            at = entry["seq_len"], program["name"]
-            if not program["gflop"] or at in seen:  # the head goes backward alike, whatever is kept
-                continue
-            seen.add(at)
-            products = computed[entry["bundle"]][program["name"]].products
-            gigabytes = sum(one.bytes * count for one, count in products.items()) / 1e9
-            bound = min(peak["gflops"], program["gflop"] / gigabytes * peak["gb_s"])
-            rate = program["gflop"] / program["call_seconds"]
-            rows.append(
-                [
-                    entry["seq_len"],
-                    program["name"],
-                    program["gflop"],
-                    round(gigabytes * 1e3, 1),
-                    round(program["gflop"] / gigabytes),
-                    round(bound, 1),
-                    round(rate, 1),
-                    f"{rate / bound:.0%}",
-                ]
-            )
-    header = [
-        "tokens",
-        "program",
-        "GFLOP",
-        "MB",
-        "FLOP a byte",
-        "bound, GFLOP/s",
-        "GFLOP/s",
-        "of it",
-    ]
-    return markdown_table(header, rows)
-
-
-def steps_table(result: Mapping[str, Any], peak: Mapping[str, Any]) -> str:
-    """A row for each length: a step's operations, their time at the peak and as measured, and what the goal asks."""
+    progress("reading bundles", None)
     theirs = {
         entry["seq_len"]: entry["step_seconds"]
         for entry in result["results"]
@@ -122,7 +87,7 @@ def steps_table(result: Mapping[str, Any], peak: Mapping[str, Any]) -> str:
         tokens = entry["seq_len"]
         if tokens not in theirs:
             continue
-        gflop = sum(program["gflop"] * program["calls"] for program in entry["programs"])
+        gflop = sum(program.gflop * program.calls for program in programs(entry, folder))
         least, goal = gflop / peak["gflops"], GOALS.get(tokens, USUAL_GOAL)
         asked = goal * theirs[tokens]
         rows.append(
@@ -209,19 +174,6 @@ def prge_table(
     return markdown_table([*header, *more], rows)
 
 
-def of_programs(
-    result: Mapping[str, Any], folder: Path, peak: Mapping[str, Any], progress: Progress
-) -> str:
-    """The tables of ``mebp``, of a measurement and the folder of its bundles.
-
-    Raises:
-        BundleError: a bundle that was measured is not there.
-    """
-    progress("reading bundles", None)
-    computed = {entry["bundle"]: contents(folder / entry["bundle"]) for entry in _steps(result)}
-    return f"{programs_table(result, computed, peak)}\n\n{steps_table(result, peak)}"
-
-
 def of_prge(result: Mapping[str, Any], peak: Mapping[str, Any], progress: Progress) -> str:
     """The table of ``prge``.
 
@@ -279,7 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         peak = measured_peak(chosen.peak, result["conditions"]["threads"])
         if first_order:
             kept = bundles.kept_in(bundles.work_folder(chosen.work))
-            tables = of_programs(result, kept, peak, clock)
+            tables = steps_table(result, kept, peak, clock)
         else:
             tables = of_prge(result, peak, clock)
         publish(chosen.page, mark, f"{tables}\n\n- {machine(result, peak)}")

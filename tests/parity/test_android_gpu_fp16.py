@@ -21,7 +21,6 @@ from tests.support.runner import ran
 from tests.support.sessions import write_examples
 from tests.support.tiers import slow_after
 from tests.support.vulkan import without_features
-from zoexport.bench.products import contents
 from zoexport.core.errors import ZoExportError
 from zoexport.core.native import runner_path
 from zoexport.session import Session
@@ -67,18 +66,6 @@ def test_zeroth_order(compiler: Compiler, method: str, settings: dict[str, Any])
     report = compare(compiler.bundle("llama", method, TARGET, **settings))
     # The noise and the update are the session's.
     assert report["max_relative_state_error"] == 0.0
-
-
-def test_products_of_fp16_are_counted_as_others(compiler: Compiler) -> None:
-    found = [
-        contents(
-            compiler.bundle("llama_tied", "mebp", TARGET, **{**HALF, "weights": "int4"} | more)
-        )
-        for more in ({}, {"compute": "fp32"})
-    ]
-    assert {name: one.products for name, one in found[0].items()} == {
-        name: one.products for name, one in found[1].items()
-    }
 
 
 def test_gradients_far_below_fp16_s_least_number(compiler: Compiler) -> None:

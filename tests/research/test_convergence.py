@@ -11,9 +11,9 @@ import pytest
 from research.convergence import measure as convergence
 from research.convergence import page as convergence_page
 from research.convergence.measure import Curve, flops_of_step
+from research.support.products import Content, Product
 from tests.support.compiled import Compiler
 from tests.support.tiny_models import SENTENCES
-from zoexport.bench.products import Content, Product
 from zoexport.data.samples import Samples, write
 
 LINEAR = Product("linear_int4", 1, 256, 576, 1536, 32)

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from research.performance import curves, limited, models, page, roofline
+from research.support.products import contents
 from tests.support.compiled import Compiler
 from zoexport.bench import output, summary
 from zoexport.bench.matrix import AUTOGRAD, Shape, Variant, measured_variant
-from zoexport.bench.products import contents
 from zoexport.bench.runner import Sample
 from zoexport.core.errors import ConfigError
 from zoexport.plan import plan_training
@@ -33,16 +33,14 @@ def measured() -> dict[str, Any]:
     entries = summary.results(variants, [taken], {})
     for entry in entries:
         entry["bundle_bytes"] = 1000
-    about = dict.fromkeys(("cpu", "system", "python", "workload", "memory", "kernels"), "any")
+    about = dict.fromkeys(("cpu", "system", "python", "workload", "memory"), "any")
     counts = {"cores": 2, "threads": 2, "rounds": 1, "steps_at_most": 3, "warmup": 1}
     model = {"name": "smollm2-135m", "parameters": 1000}
     date = {"date": "2026-01-01T00:00:00", "load_average": [0.1, 0.2]}
-    more = {"model": model, "settings": {}, "versions": {}, "baselines": []}
+    more = {"model": model, "settings": {}, "versions": {}, "baselines": [], "random_weights": None}
     return {
         "results": entries,
         "ratios": summary.ratios(variants, [taken]),
-        "kernels": [],
-        "unpacking": [],
         "conditions": {**about, **counts, **date, **more},
     }
 
@@ -146,21 +144,18 @@ def test_curves_are_tables_of_measured_steps(
     assert curves.main([str(path), "--curves", "width"]) == 2
 
 
-def test_programs_and_steps_beside_the_peaks(
-    compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A program is bound by what its bytes allow, or by arithmetic; a step's operations are those of its calls."""
+def test_steps_beside_the_peak(compiler: Compiler, tmp_path: Path) -> None:
+    """The operations of a step are those of its programs' calls."""
     bundle = compiler.bundle("llama", "mebp", weights="int4", lora__targets="all-linear")
-    computed = contents(bundle)
-    name, content = next((name, one) for name, one in computed.items() if one.flops)
-    program = {"name": name, "calls": 3.0, "call_seconds": 0.5, "gflop": content.flops / 1e9}
+    name, content = next((name, one) for name, one in contents(bundle).items() if one.flops)
     ours = {
         "method": "mebp",
         "name": "ours",
         "seq_len": 128,
         "keep_mb": 0,
         "bundle": bundle.name,
-        "programs": [program],
+        "calls_by_part": {name: 3.0},
+        "seconds_by_part": {name: 1.5},
         "step_seconds": 2.0,
     }
     result = {
@@ -171,33 +166,21 @@ def test_programs_and_steps_beside_the_peaks(
     (tmp_path / output.JSON).write_text(json.dumps(result))
     path = tmp_path / "page.md"
     path.write_text("<!-- bench-roofline -->\nold\n<!-- /bench-roofline -->\n")
-    rate, moved = content.flops / 1e9, sum(p.bytes * n for p, n in content.products.items()) / 1e9
     work = tmp_path / "work"
     work.mkdir()
     (work / "bundles").symlink_to(bundle.parent)
     command = [str(path), str(tmp_path), "--work", str(work)]
-
-    def page_at(gflops: float, gb_s: float) -> str:
-        program = tmp_path / "peak"
-        peak = {"variant": "v", "threads": 1, "gflops": gflops, "gb_s": gb_s}
-        program.write_text(f"#!/bin/sh\ntest $1 = 1 && echo '{json.dumps(peak)}'\n")
-        program.chmod(0o755)
-        assert roofline.main([*command, "--peak", str(program)]) == 0
-        return path.read_text()
-
-    by_arithmetic = page_at(4 * rate, 1e9)
-    assert (
-        f"| 128 | {name} |" in by_arithmetic and "| 50% |\n" in by_arithmetic
-    )  # 2 of 4 times ``rate`` a second
-    by_memory = page_at(1e9, moved / 0.25)
-    assert "| 50% |\n" in by_memory  # half of a second's quarter
+    program = tmp_path / "peak"
+    peak = {"variant": "v", "threads": 1, "gflops": 4 * content.flops / 1e9, "gb_s": 1}
+    program.write_text(f"#!/bin/sh\ntest $1 = 1 && echo '{json.dumps(peak)}'\n")
+    program.chmod(0o755)
+    assert roofline.main([*command, "--peak", str(program)]) == 0
+    written = path.read_text()
     # 3 calls take 0.75 s at the peak: of 2 s measured, and of 0.8 * 4 s asked.
-    assert (
-        "| 0.75 | 2 | 38% | 4 | 0.5 | 0.80 | 23% |" in by_arithmetic and "old" not in by_arithmetic
-    )
+    assert "| 0.75 | 2 | 38% | 4 | 0.5 | 0.80 | 23% |" in written and "old" not in written
     assert roofline.main([*command, "--peak", str(tmp_path / "none")]) == 2
     assert roofline.main([str(path), str(tmp_path / "none")]) == 2
-    assert path.read_text() == by_memory
+    assert path.read_text() == written
 
 
 def test_steps_of_prge_beside_the_peaks(tmp_path: Path) -> None:

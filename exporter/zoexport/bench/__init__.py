@@ -2,6 +2,5 @@
 
 ``matrix`` says what is measured, ``bundles`` compiles or finds it, ``runner`` and ``eager_process`` time some steps of
 one variant, ``rounds`` takes turns, ``summary`` makes figures and ratios, ``output`` writes them, ``run`` joins
-these. Of split bundles ``programs`` and ``products`` say what each program costs and computes, ``kernels`` times their
-products alone, ``sections`` shows these.
+these.
 """

@@ -175,8 +175,6 @@ PRESETS: Mapping[str, tuple[Axes, ...]] = {
     "full": (_QUICK, _QUERIES, _LAYERS),
     "mebp": (_MEBP,),
 }
-WITH_KERNELS = ("mebp",)
-"""Presets that measure the products of the split programs too, where the user does not say."""
 
 
 def preset(name: str) -> tuple[Axes, ...]:

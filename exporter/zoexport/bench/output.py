@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zoexport.bench import sections
 from zoexport.bench.matrix import first_order
 from zoexport.report import check_can_draw as _check_can_draw
 from zoexport.report import new_figure, save_png, table
@@ -30,6 +29,14 @@ _HEADER = (
 )
 
 _RATIO_HEADER = ("ratio", "least..most", "of fastest", "what")
+COLORS = {
+    "eager": "tab:gray",
+    "autograd": "tab:brown",
+    "mezo": "tab:orange",
+    "prge": "tab:blue",
+    "mebp": "tab:green",
+}
+"""Colors by method; other methods share one."""
 
 
 def check_can_draw(folder: Path) -> None:
@@ -52,8 +59,6 @@ def lines(result: Mapping[str, Any]) -> list[str]:
     ]
     if result["ratios"]:
         shown += ["", table(_RATIO_HEADER, _ratio_rows(result))]
-    for section in sections.sections(result):
-        shown += ["", f"{section.title}:", "", table(section.header, section.rows)]
     if warning := busy_warning(found):
         shown += ["", f"Warning: {warning}."]
     return shown
@@ -70,9 +75,6 @@ def markdown(result: Mapping[str, Any]) -> str:
     ]
     if result["ratios"]:
         text += [markdown_table(_RATIO_HEADER, _ratio_rows(result)), ""]
-    for section in sections.sections(result):
-        rows = markdown_table(section.header, section.rows)
-        text += [f"**{section.title}.** {section.note}", "", rows, ""]
     versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
     settings = ", ".join(f"{key}={value}" for key, value in found["settings"].items()) or "defaults"
     busy = " to ".join(map(str, found["load_average"]))
@@ -84,7 +86,7 @@ def markdown(result: Mapping[str, Any]) -> str:
         f"- {found['rounds']} rounds that take turns, at most {found['steps_at_most']} steps each after "
         f"{found['warmup']} that do not count; medians of the rounds, and their extremes",
         f"- {found['workload']}",
-        *(f"- {line}" for line in [*found["baselines"], found["memory"], found["kernels"]] if line),
+        *(f"- {line}" for line in [*found["baselines"], found["memory"]]),
     ]
     if warning := busy_warning(found):
         text += [f"- **Preliminary**: {warning}"]
@@ -92,8 +94,8 @@ def markdown(result: Mapping[str, Any]) -> str:
 
 
 def _model(found: Mapping[str, Any]) -> str:
-    """The model's name, and whose shape it has where its weights are random; older measurements do not say."""
-    shape = found.get("random_weights")
+    """Return the model's name, or the name of its shape if its weights are random."""
+    shape = found["random_weights"]
     return str(found["model"]["name"]) if shape is None else f"random weights of {shape}'s shape"
 
 
@@ -106,21 +108,12 @@ def busy_warning(found: Mapping[str, Any]) -> str | None:
 
 
 def write(folder: Path, result: Mapping[str, Any]) -> None:
-    """Write bench.json, bench.md, bench.png and, of split bundles, split.png into a folder that exists."""
+    """Write bench.json, bench.md and bench.png into a folder that exists."""
     text = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False)
     (folder / JSON).write_text(text + "\n", encoding="utf-8")
     draw(folder / PICTURE, result)
-    sections.draw(folder / sections.PICTURE, result)
     (folder / MARKDOWN).write_text(
-        f"# Benchmark\n\n{pictures(folder, '')}\n\n{markdown(result)}", encoding="utf-8"
-    )
-
-
-def pictures(folder: Path, place: str) -> str:
-    """The pictures of a measurement's folder, as Markdown of a page that finds the folder at ``place``."""
-    shown = {PICTURE: "Seconds a step", sections.PICTURE: "Time and memory by length and program"}
-    return "\n\n".join(
-        f"![{title}]({place}{name})" for name, title in shown.items() if (folder / name).is_file()
+        f"# Benchmark\n\n![Seconds per step]({PICTURE})\n\n{markdown(result)}", encoding="utf-8"
     )
 
 
@@ -144,7 +137,7 @@ def draw(path: Path, result: Mapping[str, Any]) -> None:
             [entry["step_seconds"] - entry["step_seconds_least"] for entry in entries],
             [entry["step_seconds_most"] - entry["step_seconds"] for entry in entries],
         ]
-        colors = [sections.color_of(entry["method"]) for entry in entries]
+        colors = [COLORS.get(entry["method"], "tab:purple") for entry in entries]
         places = range(len(entries))
         panel.barh(places, middle, xerr=spread, color=colors, height=0.7)
         panel.set_yticks(places, names)
@@ -155,8 +148,16 @@ def draw(path: Path, result: Mapping[str, Any]) -> None:
     save_png(figure, path)
 
 
+def method_of(entry: Mapping[str, Any]) -> str:
+    """Return the method, with its settings ``split`` and ``keep_mb`` if these change what is run."""
+    if entry["keep_mb"] is not None:
+        return f"{entry['method']}, keep_mb {entry['keep_mb']}"
+    plain = entry["split"] == "whole" or first_order(entry["method"])
+    return str(entry["method"]) if plain else f"{entry['method']} by {entry['split']}"
+
+
 def _bar_name(entry: Mapping[str, Any]) -> str:
-    name = f"{sections.method_of(entry)} {entry['weights']}"
+    name = f"{method_of(entry)} {entry['weights']}"
     name = name if first_order(entry["method"]) else f"{name}, q {entry['queries']}"
     return name if entry["layers"] == "all" else f"{name}, {entry['layers']}"
 
@@ -166,7 +167,7 @@ def _row(entry: Mapping[str, Any]) -> list[Any]:
     outside = ("session", "perturb", "update")
     programs = sum(share for part, share in entry["share_by_part"].items() if part not in outside)
     return [
-        sections.method_of(entry),
+        method_of(entry),
         f"{entry['weights']}/{entry['activations']}",
         entry["seq_len"],
         None if first_order(entry["method"]) else entry["queries"],

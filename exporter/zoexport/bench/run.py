@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.bench import bundles as compiled
-from zoexport.bench import conditions, kernels, matrix, output, programs, summary
+from zoexport.bench import conditions, matrix, output, summary
 from zoexport.bench.eager_process import Baseline, baseline
 from zoexport.bench.matrix import BASELINES, Variant, first_order
 from zoexport.bench.rounds import Plan, measure
@@ -31,7 +31,6 @@ def bench(
     *,
     name: str,
     changes: Mapping[str, Any],
-    products: bool | None,
     target: str,
     settings: Mapping[str, str],
     threads: int | None,
@@ -47,7 +46,6 @@ def bench(
         subjects: one MODEL, or folders of bundles of one model.
         name: of the preset.
         changes: axes given by the user, by field of ``matrix.Axes``; for bundles only ``labels`` and ``eager``.
-        products: whether the products of split bundles are timed alone too; by the preset where None.
         target, settings: for ``compile``.
         threads: of the engine and of PyTorch; as many as there are cores where None.
         plan: how much is measured.
@@ -57,8 +55,8 @@ def bench(
         progress: called with what is being done and how far it is.
 
     Returns:
-        The keys of ``bench --json``: results, ratios, kernels, unpacking, conditions. ``random_weights`` of the
-        conditions names the shape that the model has random weights of; None where they are its own.
+        The keys of ``bench --json``: results, ratios, conditions. ``random_weights`` of the conditions names the shape
+        that the model has random weights of; None if the weights are its own.
 
     Raises:
         ZoExportError: something cannot be used, compiled or run; ``folder`` is then not written. Rounds that were
@@ -84,7 +82,6 @@ def bench(
             ):
                 variants = _within_positions(variants, source)
             bundles, model = _compile(variants, source, target, settings, work, progress)
-            products = name in matrix.WITH_KERNELS if products is None else products
         else:
             variants, bundles, model = given
         measured = {
@@ -107,16 +104,9 @@ def bench(
         partial = work / "partial" / f"{_key(content, variants, measured)}.jsonl"
         turns = stack.enter_context(_turns(bundles, model, threads))
         rounds, resumed = measure(variants, plan, turns, partial, progress)
-        results = summary.results(variants, rounds, measured)
-        alone: list[dict[str, Any]] = []
-        unpacking: list[dict[str, Any]] = []
-        if products:
-            alone, unpacking = _products(results, variants, measured, threads, plan, progress)
         result = {
-            "results": results,
+            "results": summary.results(variants, rounds, measured),
             "ratios": summary.ratios(variants, rounds),
-            "kernels": alone,
-            "unpacking": unpacking,
             "conditions": {
                 "date": started,
                 "finished": _now(),
@@ -127,37 +117,12 @@ def bench(
                 "workload": conditions.WORKLOAD,
                 "baselines": conditions.baselines({variant.method for variant in variants}),
                 "memory": conditions.MEMORY,
-                "kernels": kernels.METHOD if alone else None,
             },
         }
         if written is not None:
             output.write(written, result)
     partial.unlink(missing_ok=True)
     return result
-
-
-def _products(
-    results: Sequence[Mapping[str, Any]],
-    variants: Sequence[Variant],
-    bundles: Mapping[Variant, Path],
-    threads: int,
-    plan: Plan,
-    progress: Progress,
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Products with packed weights timed alone, and the share of unpacking in each variant of a split bundle."""
-    split = {
-        entry["name"]: (entry, bundles[variant])
-        for entry, variant in zip(results, variants, strict=True)
-        if entry["programs"]
-    }
-    used = {program["name"] for entry, _ in split.values() for program in entry["programs"]}
-    found = programs.quantized_products([path for _, path in split.values()], sorted(used))
-    alone = kernels.measure(found, threads=threads, rounds=plan.rounds, progress=progress)
-    extra = kernels.extra_seconds(alone)
-    shares = [
-        programs.unpacking(entry, programs.contents(path), extra) for entry, path in split.values()
-    ]
-    return alone, shares if alone else []
 
 
 def _within_positions(variants: Sequence[Variant], model: str) -> list[Variant]:

@@ -29,8 +29,6 @@ class Sample:
         load_seconds: from opening the bundle until its program can run, None for the baseline.
         peak_rss_mb: VmHWM of the process. peak_anonymous_mb: the most RssAnon that was seen (``core.memory``).
         calls: of each program in a step.
-        kernels: of each kind of a GPU's kernels, for a step: ``dispatches``, ``seconds`` (None where the device does
-            not say), ``flops`` and ``bytes``; none of engines that do not count them.
     """
 
     seconds: list[float]
@@ -39,7 +37,6 @@ class Sample:
     peak_rss_mb: float | None
     peak_anonymous_mb: float | None
     calls: dict[str, float] = dataclasses.field(default_factory=dict)
-    kernels: dict[str, dict[str, float | None]] = dataclasses.field(default_factory=dict)
 
 
 def run_steps(bundle: Path, examples: Path, *, threads: int, steps: int, warmup: int) -> Sample:
@@ -125,17 +122,13 @@ def sample(lines: list[dict[str, Any]], result: dict[str, Any], warmup: int) -> 
     counted = lines[warmup:]
     seconds = [line["seconds"] for line in counted]
 
-    def each_step(key: str, of: str = "programs") -> dict[str, Any]:
-        before = lines[warmup - 1][of] if warmup else {}
+    def each_step(key: str) -> dict[str, float]:
+        before = lines[warmup - 1]["programs"] if warmup else {}
         return {
-            name: None
-            if cost[key] is None
-            else (cost[key] - before.get(name, {key: 0})[key]) / len(counted)
-            for name, cost in counted[-1][of].items()
+            name: (cost[key] - before.get(name, {key: 0})[key]) / len(counted)
+            for name, cost in counted[-1]["programs"].items()
         }
 
-    keys = ("dispatches", "seconds", "flops", "bytes")
-    kernels = {key: each_step(key, "kernels") for key in keys}
     parts = each_step("seconds")
     parts["session"] = max(0.0, sum(seconds) / len(seconds) - sum(parts.values()))
     loading = sum(cost["load_seconds"] for cost in result["programs"].values())
@@ -146,7 +139,6 @@ def sample(lines: list[dict[str, Any]], result: dict[str, Any], warmup: int) -> 
         peak_rss_mb=result["peak_rss_mb"],
         peak_anonymous_mb=result["peak_anonymous_mb"],
         calls=each_step("calls"),
-        kernels={name: {key: kernels[key][name] for key in keys} for name in kernels["flops"]},
     )
 
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zoexport.bench import programs, shaders
 from zoexport.bench.bundles import compiling
 from zoexport.bench.matrix import AUTOGRAD, BASELINES, EAGER, Variant, first_order
 from zoexport.bench.rounds import Round
@@ -23,8 +22,8 @@ def results(
 
     ``step_seconds`` is the median over the rounds of a round's median; ``step_seconds_least`` and
     ``step_seconds_most`` are the extremes of the latter, ``step_seconds_fastest`` is a single step's.
-    ``load_seconds`` is a median, the memory's peaks are maxima. Of a split bundle there are ``programs`` too, and
-    ``compiling`` (``bundles.Compiling``) of a bundle that bench compiled.
+    ``load_seconds`` is a median, the memory's peaks are maxima. ``calls_by_part`` counts the calls of each program in
+    a step. ``compiling`` (``bundles.Compiling``) is None unless bench compiled the bundle.
 
     Args:
         bundles: that variants run; the baseline has none.
@@ -64,13 +63,10 @@ def results(
                 "steps": sum(len(sample.seconds) for sample in samples),
                 "seconds_by_part": {part: round(value, 6) for part, value in parts.items()},
                 "share_by_part": {part: round(value / total, 4) for part, value in parts.items()},
+                "calls_by_part": {part: round(n, 4) for part, n in samples[0].calls.items()},
                 "load_seconds": round(statistics.median(loads), 4) if loads else None,
                 "peak_anonymous_mb": _largest([sample.peak_anonymous_mb for sample in samples]),
                 "peak_rss_mb": _largest([sample.peak_rss_mb for sample in samples]),
-                "programs": programs.of_variant(bundles[variant], samples)
-                if manifest and "stages" in manifest
-                else [],
-                "shaders": shaders.of_variant(samples),
             }
         )
     return found

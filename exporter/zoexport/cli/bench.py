@@ -76,11 +76,6 @@ _SIZES = _values(click.IntRange(min=1))
     default=None,
     help="Whether PyTorch is measured too. Default: in quick, full and mebp.",
 )
-@click.option(
-    "--kernels/--no-kernels",
-    default=None,
-    help="Whether the products of split programs are timed alone too. Default: in mebp.",
-)
 @click.option("--target", default="host", show_default=True, help="What is compiled for.")
 @options.settings
 @click.option("--threads", type=click.IntRange(min=1), help="Default: as many as there are cores.")
@@ -109,7 +104,6 @@ def bench(
     subjects: tuple[str, ...],
     shape: str | None,
     grid: str,
-    kernels: bool | None,
     target: str,
     assignments: tuple[str, ...],
     threads: int | None,
@@ -135,8 +129,7 @@ def bench(
       layers    q=4, B=1, the last token is predicted: lora.layers last:8 against all
       full      all of these
       mebp      seq 128 to 2048, B=1, LoRA on all linear layers: mebp with keep_mb=0 and with that of all layers, mezo
-                over the same split programs, and PyTorch with autograd; the products of the programs beside PyTorch's
-                and XNNPACK's; unpacking's share
+                over the same split programs, and PyTorch with autograd
 
     Bundles are compiled once (minutes each) and kept in --work. A run that was stopped goes on when it is started
     again. --shape NAME measures a size without its weights; it is short for the MODEL shape:NAME. Random ones are
@@ -176,7 +169,6 @@ def bench(
             subjects,
             name=grid,
             changes={key: value for key, value in axes.items() if value is not None},
-            products=kernels,
             target=target,
             settings=parse_assignments(assignments),
             threads=threads,

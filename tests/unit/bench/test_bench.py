@@ -104,22 +104,17 @@ def test_the_examples_of_a_shape() -> None:
 
 
 def test_what_the_runner_prints_becomes_a_sample() -> None:
-    def line(seconds: float, spent: float, dispatches: int) -> dict[str, Any]:
+    def line(seconds: float, spent: float) -> dict[str, Any]:
         programs = {"train": {"calls": 1, "seconds": spent, "load_seconds": 0.25}}
-        cost = {"dispatches": dispatches, "flops": 8.0 * dispatches, "bytes": 4.0 * dispatches}
-        kernels = {"rows": {**cost, "seconds": spent / 2}, "labels": {**cost, "seconds": None}}
-        return {"seconds": seconds, "programs": programs, "kernels": kernels}
+        return {"seconds": seconds, "programs": programs}
 
-    lines = [line(5.0, 4.0, 6), line(1.0, 4.75, 12), line(2.0, 6.25, 18)]
+    lines = [line(5.0, 4.0), line(1.0, 4.75), line(2.0, 6.25)]
     result = {"programs": lines[-1]["programs"], "open_seconds": 0.05}
     found = sample(lines, {**result, "peak_rss_mb": 9.0, "peak_anonymous_mb": 4.0}, warmup=1)
     assert found.seconds == [1.0, 2.0]
     assert found.parts == pytest.approx({"train": 1.125, "session": 0.375})
     assert found.load_seconds == pytest.approx(0.3)
     assert (found.peak_rss_mb, found.peak_anonymous_mb) == (9.0, 4.0)
-    cost = {"dispatches": 6.0, "flops": 48.0, "bytes": 24.0}
-    assert found.kernels["rows"] == pytest.approx({**cost, "seconds": 0.5625})
-    assert found.kernels["labels"] == {**cost, "seconds": None}
 
 
 # Rounds.
@@ -267,13 +262,12 @@ def result(tmp_path: Path) -> dict[str, Any]:
         "warmup": 1,
         "date": "2026-01-01T00:00:00",
         "load_average": [0.1, None],
+        "random_weights": None,
     }
-    texts = {"baselines": ["eager"], "memory": "anonymous", "kernels": None}
+    texts = {"baselines": ["eager"], "memory": "anonymous"}
     return {
         "results": summary.results([PRGE, BASELINE], rounds, {PRGE: bundle}),
         "ratios": summary.ratios([PRGE, BASELINE], rounds),
-        "kernels": [],
-        "unpacking": [],
         "conditions": {**machine, **about, **counts, "workload": "rows", **texts},
     }
 

@@ -1,12 +1,11 @@
-"""What a compiled program computes, read from its file: its matrix products and its planned memory.
+"""Matrix products and planned memory of a compiled program, read from its file.
 
-Products inside a delegate cannot be seen: programs of split bundles have none.
+Products inside a delegate are not counted; programs of split bundles have no delegates.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.core import manifest as manifests
+from zoexport.ir.counts import attention_flops
 
 QUANTIZED = (
     "linear_int4",
@@ -48,24 +48,9 @@ class Product:
         return 2 * self.batches * self.rows * self.depth * self.columns
 
     @property
-    def bytes(self) -> int:
-        """Of both factors and the result, each once: what a product moves if it reads nothing again from memory."""
-        weight = self.depth * self.columns
-        if not self.quantized:
-            weight *= 4
-        elif self.int4:
-            weight = weight // 2 + weight // self.group_size * 2
-        return self.batches * (weight + 4 * self.rows * (self.depth + self.columns))
-
-    @property
-    def quantized(self) -> bool:
-        """Whether one factor is a packed weight."""
-        return self.operator.removesuffix(_GRADIENT) in QUANTIZED
-
-    @property
     def int4(self) -> bool:
-        """Whether that weight has two codes a byte, and scales of groups."""
-        return self.quantized and "_int4" in self.operator
+        """Whether one factor is an int4 weight."""
+        return "_int4" in self.operator
 
     @property
     def gradient(self) -> bool:
@@ -78,10 +63,10 @@ class Product:
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """A program: how often it computes each product in a call, and the bytes that are planned for it.
+    """How often a call of a program computes each product, and the bytes that are planned for the program.
 
     Attributes:
-        attention_flops: of the products within ``attention`` and its gradient, for tokens that see each other.
+        attention_flops: operations of the products within ``attention`` and its gradient, for visible tokens.
     """
 
     products: Mapping[Product, int]
@@ -96,14 +81,12 @@ class Content:
 
 
 def contents(bundle: Path) -> dict[str, Content]:
-    """What the programs of a bundle compute, by the program's name.
+    """Return what the programs of a bundle for ExecuTorch compute, by the program's name.
 
     Raises:
         BundleError: the bundle is missing or damaged.
     """
     manifest = manifests.read(bundle)
-    if manifest["engine"] == "vulkan":
-        return _of_vulkan(bundle, manifest)
     from executorch.exir._serialize._program import deserialize_pte_binary
 
     plans: dict[tuple[str, str], Any] = {}
@@ -114,34 +97,6 @@ def contents(bundle: Path) -> dict[str, Content]:
         program["name"]: _content(plans[program["file"], program["method"]])
         for program in manifest["programs"]
     }
-
-
-def _of_vulkan(bundle: Path, manifest: Mapping[str, Any]) -> dict[str, Content]:
-    """Of a file of shaders' calls (docs/android-gpu.md), whose weights have kinds and no operators of their own."""
-    from zoexport.ir.counts import attention_flops
-
-    files = {program["file"] for program in manifest["programs"]}
-    stated = {file: json.loads((bundle / file).read_text("utf-8")) for file in files}
-    found = {}
-    for program in manifest["programs"]:
-        calls = stated[program["file"]]["programs"][program["method"]]
-        products: Counter[Product] = Counter()
-        attention = 0
-        for call in calls["calls"]:
-            if call["op"] == "product":
-                operands = (call[key] for key in ("a", "b"))
-                weights = [
-                    one["kind"] for one in operands if isinstance(one, dict) and "kind" in one
-                ]
-                sizes = (call[key] for key in ("batch", "rows", "depth", "columns"))
-                products[Product(" ".join(["product", *weights]), *sizes)] += 1
-            elif call["op"] in ("attention", "attention_gradient"):
-                q = [call[key] for key in ("batches", "tokens", "heads", "depth")]
-                gradient = call["op"] == "attention_gradient"
-                seen = call["causal"], call["window"]
-                attention += attention_flops(q, call["width"], *seen, gradient=gradient)
-        found[program["name"]] = Content(dict(products), 4 * calls["words"], attention)
-    return found
 
 
 def _content(plan: Any) -> Content:
@@ -167,8 +122,6 @@ def flops_of_attention(operator: str, arguments: Sequence[Any]) -> int:
     Args:
         operator, arguments: as :func:`product_of` takes them.
     """
-    from zoexport.ir.counts import attention_flops
-
     place = {"zoexport::attention": 5, "zoexport::attention_gradient": 8}.get(operator)
     if place is None:
         return 0
