@@ -105,6 +105,14 @@ def test_program_that_ends_the_process_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_prompt_shorter_than_the_row_is_compared_at_its_end(
+    compiler: Compiler, tmp_path: Path
+) -> None:
+    settings = {"generate": "on", "generate__context": 16}
+    result = compile_tiny(compiler.model(MODEL), tmp_path / "bundle", verify=True, **settings)
+    assert result["verified"]["passed"]
+
+
 def test_no_verify_writes_and_says_so(
     compiler: Compiler, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -161,7 +161,7 @@ class _Proof:
                     reason=f"the model's own loss, for which {taken:.0f} MB of weights would be read"
                 )
             with self._computing(loaded, reader, streams) as (model, beside):
-                last = _LastLogits(model)
+                last = _LastLogits(model, len(self._prompt()))
                 reference = make_reference(model, self.manifest, self.bundle, beside, **self.run)
                 compare = self._first_order if self.config.first_order else self._zeroth_order
                 return compare(reference, last, answer)
@@ -418,14 +418,15 @@ class _BundleRows:
 
 
 class _LastLogits:
-    """The logits behind the last token of the row that a model ran last."""
+    """The logits after the first ``count`` tokens of the row that a model ran last."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, count: int) -> None:
         self.logits = torch.empty(0)
+        self._count = count
         model.register_forward_hook(self._keep)
 
     def _keep(self, _: Any, __: Any, output: Any) -> None:
-        self.logits = output.logits[0, -1].detach()
+        self.logits = output.logits[0, : self._count][-1:].flatten().detach()
 
 
 _FIX = "Report the model's architecture; --no-verify keeps the bundle as it is."
