@@ -394,6 +394,7 @@ def _fill(
     Returns:
         The manifest's content; what reads the frozen weights; and codes and scales of a whole program's weights.
     """
+    import torch
     from safetensors.torch import save_file
 
     from zoexport import adapters
@@ -468,8 +469,14 @@ def _fill(
         "generate": generating.entry,
         **text_entry(loaded),
     }
-    ends = (".codes", ".scales")
-    known = {key: value for key, value in graph.weights.items() if key.endswith(ends)}
+    # A target may have brought codes into a layout of its own: those are quantized again.
+    bases = [
+        key.removesuffix(".codes")
+        for key, value in graph.weights.items()
+        if key.endswith(".codes") and value.dtype in (torch.uint8, torch.int8)
+    ]
+    stored = [f"{base}.{part}" for base in bases for part in ("codes", "scales")]
+    known = {name: graph.weights[name] for name in stored}
     return content, graph.source or loaded.weights, known if graph.whole else {}
 
 

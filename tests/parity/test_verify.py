@@ -113,6 +113,16 @@ def test_a_prompt_shorter_than_the_row_is_compared_at_its_end(
     assert result["verified"]["passed"]
 
 
+@pytest.mark.parametrize("target", ["host", "ios-mlx"])
+@pytest.mark.parametrize("weights", ["int4", "int8"])
+def test_quantized_whole_program_is_verified(
+    compiler: Compiler, tmp_path: Path, target: str, weights: str
+) -> None:
+    model = compiler.model(MODEL)
+    made = compile_tiny(model, tmp_path / "bundle", "prge", target, verify=True, weights=weights)
+    assert made["verified"]["passed"], made["verified"]["reason"]
+
+
 def test_no_verify_writes_and_says_so(
     compiler: Compiler, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
