@@ -92,8 +92,8 @@ def markdown(result: Mapping[str, Any]) -> str:
 
 
 def _model(found: Mapping[str, Any]) -> str:
-    """The model's name, and whose shape it has where its weights are random; older measurements do not say."""
-    shape = found.get("random_weights")
+    """Return the model's name, or the model whose shape it has if its weights are random."""
+    shape = found["random_weights"]
     return str(found["model"]["name"]) if shape is None else f"random weights of {shape}'s shape"
 
 

@@ -89,7 +89,7 @@ def _shaders(result: Mapping[str, Any]) -> Section:
             kind["gb_s"],
         ]
         for entry in result["results"]
-        for kind in entry.get("shaders", ())  # results of earlier releases have none
+        for kind in entry["shaders"]
     ]
     header = ("method", "seq", "shader", "dispatches", "s/step", "share", "GFLOP", "GB")
     return Section("Shaders", shaders.NOTE, (*header, "GFLOP/s", "GB/s"), rows)
@@ -135,7 +135,7 @@ def _kernels(result: Mapping[str, Any]) -> Section:
 
 def method_of(entry: Mapping[str, Any]) -> str:
     """The method; with its settings ``split`` and ``keep_mb`` where these change what is run."""
-    kept = entry.get("keep_mb")  # results of earlier releases have none
+    kept = entry["keep_mb"]
     if kept is not None:
         return f"{entry['method']}, keep_mb {kept}"
     plain = entry["split"] == "whole" or first_order(entry["method"])

@@ -135,7 +135,6 @@ class TrainingSettings(abc.ABC):
         """What the two sides of parity may differ by: a row of ``core.tolerances``."""
         if self.activations not in (None, "fp32"):
             return str(self.activations)
-        # Bundles written before this setting was recorded compute in fp32.
         return self.compute or "fp32"
 
     @property
