@@ -18,7 +18,7 @@ class Arm:
 
 def estimators(bits: str, rates: tuple[float, ...], *, eps: str) -> tuple[Arm, ...]:
     """Both of QuZO's, on integers of so many bits."""
-    common = {"weight_bits": bits, "eps": eps}
+    common = {"weights": f"int{bits}", "eps": eps}
     return tuple(
         Arm(f"{estimator.upper()}, INT{bits}", "quzo", {**common, "estimator": estimator}, rates)
         for estimator in ("q-rge2", "q-rge1")

@@ -237,7 +237,7 @@ def test_what_left_comes_back(compiler: Compiler, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"weights": "int4", "weight_bits": 8}, "weight_bits=8 says int8"),
+        ({"weight_bits": 8}, "Did you mean 'weights'"),
         ({"weights": "fp32"}, "fp32"),
         ({"weights": "int4", "perturbation_bits": 3}, "perturbation_bits"),
         ({"weights": "int4", "perturbation_bits": 2, "eps": 1}, "at most 0.5"),

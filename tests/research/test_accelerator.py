@@ -223,7 +223,7 @@ def test_first_order_runs_take_the_references_steps() -> None:
 @pytest.mark.parametrize("bits", [4, 8])
 def test_integers_move_by_whole_steps_and_without_bias(bits: int) -> None:
     model, data = tiny(), part(5)
-    config = config_of("quzo", weight_bits=str(bits), queries="3", eps="0.7")
+    config = config_of("quzo", weights=f"int{bits}", queries="3", eps="0.7")
     llama = Llama.of(model, CPU)
     names = [f"{name}.weight" for name in TARGETS]
     trained = Integers(llama, names, bits)

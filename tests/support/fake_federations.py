@@ -236,7 +236,7 @@ def replying(**changes: Any) -> Attack:
     return lambda steps, reply, terms, number: dataclasses.replace(reply, **changes).pack()
 
 
-DEEP = b'{"protocol":1,"parts":[],"x":' + b"[" * 20_000 + b"]" * 20_000 + b"}\n"
+DEEP = b'{"protocol":2,"parts":[],"x":' + b"[" * 20_000 + b"]" * 20_000 + b"}\n"
 ATTACKS: dict[str, Attack] = {
     "nan": scaled(float("nan")),
     "infinite": scaled(float("inf")),

@@ -57,11 +57,6 @@ def _federation(function: F) -> F:
             help="The same as a multiple of the median norm of this and earlier rounds; 0: no such bound.",
         ),
         click.option(
-            "--secure-aggregation",
-            is_flag=True,
-            help="Not offered: refused, with the reason (docs/federated.md).",
-        ),
-        click.option(
             "--timeout",
             type=click.FloatRange(min=0, min_open=True),
             default=600.0,
@@ -327,7 +322,6 @@ def _federate(
     clip: float | None,
     clip_relative: float,
     rise: float,
-    secure_aggregation: bool,
     **others: Any,
 ) -> None:
     """Run rounds and show them; ``others`` go to ``run`` as they are."""
@@ -336,8 +330,6 @@ def _federate(
     from zoexport.federated.coordinator import Patience
     from zoexport.federated.guard import Guard
 
-    if secure_aggregation:
-        _refuse_secure_aggregation()
     guard = Guard(aggregate, clip, clip_relative or None, rise).checked()
     settings = parse_assignments(assignments)
     if report is not None:
@@ -354,18 +346,6 @@ def _federate(
             **others,
         )
     _emit(result, as_json=as_json)
-
-
-def _refuse_secure_aggregation() -> None:
-    """Say why there is none."""
-    from zoexport.core.errors import ConfigError
-
-    raise ConfigError(
-        "--secure-aggregation",
-        found="a wish that the server sees nothing but sums (Flower's SecAgg+)",
-        expected="rounds whose every upload is kept, bounded and, where it is scalars, replayed by the server",
-        fix="Let clients add noise (federate client --dp-noise); docs/federated.md says why both do not go together.",
-    )
 
 
 def _emit(result: Mapping[str, Any], *, as_json: bool) -> None:

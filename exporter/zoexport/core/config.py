@@ -19,7 +19,6 @@ from zoexport.core.errors import ConfigError, nearest
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Synonyms = Mapping[str, Mapping[str, Mapping[str, str]]]
 C = TypeVar("C", bound="DataclassInstance")
 
 
@@ -112,8 +111,7 @@ def parse(config: type[C], values: Mapping[str, Any], *, runtime_only: bool = Fa
     """A config from ``--set`` and recipe values; every problem is reported, not only the first.
 
     Args:
-        config: the dataclass. Its ``synonyms``, where it has any, are further keys: by each value of one, the settings
-            that this value stands for.
+        config: the dataclass.
         values: values by key, as text or already typed.
         runtime_only: accept only what need not be compiled in (``train --set``).
 
@@ -121,22 +119,21 @@ def parse(config: type[C], values: Mapping[str, Any], *, runtime_only: bool = Fa
         ConfigError: unknown keys (with the nearest name) and impossible values.
     """
     known = fields(config)
-    synonyms: Synonyms = getattr(config, "synonyms", {})
-    keys = {*known, *synonyms}
     problems: list[ConfigError] = []
     chosen: dict[str, Any] = {}
     for key, value in values.items():
-        if key not in keys:
+        if key not in known:
             problems.append(
                 ConfigError(
                     f"setting {key!r}",
                     found="no such setting",
-                    expected="one of " + ", ".join(sorted(keys)),
-                    fix=f"Correct the name.{nearest(key, keys)}",
+                    expected="one of " + ", ".join(sorted(known)),
+                    fix=f"Correct the name.{nearest(key, known)}",
                 )
             )
             continue
-        if runtime_only and not (key in known and known[key][1].runtime):
+        field, info = known[key]
+        if runtime_only and not info.runtime:
             problems.append(
                 ConfigError(
                     f"setting {key!r}",
@@ -148,12 +145,8 @@ def parse(config: type[C], values: Mapping[str, Any], *, runtime_only: bool = Fa
             )
             continue
         try:
-            meant = {key: value} if key in known else _meant(synonyms[key], key, value, values)
-            for own, given in meant.items():
-                field, info = known[own]
-                chosen[field.name] = _parse_value(
-                    info, given, typing.get_type_hints(config)[field.name]
-                )
+            hint = typing.get_type_hints(config)[field.name]
+            chosen[field.name] = _parse_value(info, value, hint)
         except ConfigError as error:
             problems.append(error)
     _raise_all(problems)
@@ -177,33 +170,6 @@ def _raise_all(problems: Sequence[ConfigError]) -> None:
             expected="known settings with possible values",
             fix="Correct each of them.",
         )
-
-
-def _meant(
-    meanings: Mapping[str, Mapping[str, str]], key: str, value: Any, values: Mapping[str, Any]
-) -> Mapping[str, str]:
-    """The settings that a synonym's value stands for.
-
-    Raises:
-        ConfigError: it has no such value, or one of these settings is given too and says something else.
-    """
-    if str(value) not in meanings:
-        raise ConfigError(
-            f"setting {key!r}",
-            found=repr(value),
-            expected="one of " + ", ".join(meanings),
-            fix=f"Choose one of them.{nearest(str(value), meanings)}",
-        )
-    meant = meanings[str(value)]
-    for own, said in meant.items():
-        if str(values.get(own, said)) != said:
-            raise ConfigError(
-                f"setting {own}={values[own]}",
-                found=f"{key}={value} says {said}",
-                expected="one of the two",
-                fix="Leave the other out.",
-            )
-    return meant
 
 
 def _parse_value(info: SettingInfo, value: Any, hint: Any) -> Any:

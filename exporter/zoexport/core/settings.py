@@ -6,7 +6,7 @@ import abc
 import dataclasses
 from typing import ClassVar
 
-from zoexport.core.config import Synonyms, setting
+from zoexport.core.config import setting
 from zoexport.core.features import Feature
 from zoexport.core.lora_scaling import LoraScaling
 from zoexport.core.types import Problem
@@ -100,8 +100,6 @@ class TrainingSettings(abc.ABC):
         help="inputs of int4 layers while generating; int8 is faster and less exact",
     )
 
-    synonyms: ClassVar[Synonyms] = {"optimizer": {"sgd": {}}}
-    """Further keys of recipes and of older bundles, see ``core.config.parse``: what zeroth-order methods update by."""
     first_order: ClassVar[bool] = False
     """Whether the method trains by gradients; the others have projected gradients in their records."""
     together: ClassVar[bool] = False
@@ -132,7 +130,6 @@ class TrainingSettings(abc.ABC):
         """What the two sides of parity may differ by: a row of ``core.tolerances``."""
         if self.activations not in (None, "fp32"):
             return str(self.activations)
-        # Bundles written before this setting was recorded compute in fp32.
         return self.compute or "fp32"
 
     @property

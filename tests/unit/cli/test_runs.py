@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +11,17 @@ import pytest
 from tests.support.compiled import Compiler
 from zoexport.cli.main import run
 
-ARCHIVE = Path(__file__).parents[2] / "data" / "bundles-0.1.0.tar.xz"
-
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle, data, and a state of one step."""
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six examples."""
     folder = tmp_path_factory.mktemp("runs")
-    with tarfile.open(ARCHIVE) as archive:
-        members = [m for m in archive if m.name.split("/")[0] in ("prge", "mebp")]
-        archive.extractall(folder, members, filter="data")
     choices = [" good", " bad"]
     with (folder / "data.jsonl").open("w") as file:
         for i in range(6):
             line = {"prompt": f"no {i}", "completion": choices[i % 2], "choices": choices}
             file.write(json.dumps(line) + "\n")
-    return folder
+    return folder / "data.jsonl"
 
 
 def call(capfd: pytest.CaptureFixture[str], code: int, *arguments: object) -> Any:
@@ -36,9 +30,9 @@ def call(capfd: pytest.CaptureFixture[str], code: int, *arguments: object) -> An
 
 
 def test_a_run_and_its_state(
-    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    compiler: Compiler, data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    bundle, data, state = folder / "prge" / "bundle", folder / "data.jsonl", tmp_path / "state"
+    bundle, state = compiler.bundle("llama_tied", "prge"), tmp_path / "state"
 
     def train(code: int, steps: int, *others: object, data: Path = data) -> Any:
         arguments = ("--data", data, "--state", state, "--steps", steps)
@@ -61,9 +55,10 @@ def test_a_run_and_its_state(
     assert (found["settings"]["lr"], found["settings"]["loss"]) == (0.002, "choices")
     assert found["changes"] == [{"step": 2, "key": "lr", "old": 0.001, "new": 0.002}]
     assert found["data"]["examples"] == len(data.read_text().splitlines())
+    other = compiler.bundle("llama_tied", "mebp")
+    assert "state of" in call(capfd, 1, "inspect", other, "--state", state)["error"]["found"]
     assert (
-        "state of"
-        in call(capfd, 1, "inspect", folder / "mebp" / "bundle", "--state", state)["error"]["found"]
+        "no state.json" in call(capfd, 1, "inspect", bundle, "--state", tmp_path)["error"]["found"]
     )
     assert run(["inspect", str(state)]) == 0
     shown = capfd.readouterr().out
@@ -79,29 +74,23 @@ def test_a_run_and_its_state(
     assert call(capfd, 0, "inspect", state)["damage"] is None
 
 
-def test_states_of_before(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    found = call(capfd, 0, "inspect", folder / "mebp" / "state")
-    assert (found["steps"], found["settings"], found["data"], found["changes"]) == (
-        3,
-        None,
-        None,
-        [],
-    )
-    assert run(["inspect", str(folder / "mebp" / "state")]) == 0
+def test_inspect_of_a_state_without_run_settings(
+    compiler: Compiler, data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As following makes one."""
+    bundle, state = compiler.bundle("llama_tied", "prge"), tmp_path / "state"
+    call(capfd, 0, "train", bundle, "--data", data, "--state", state, "--steps", 1)
+    (state / "run.json").unlink()
+    found = call(capfd, 0, "inspect", state)
+    assert (found["settings"], found["data"], found["changes"]) == (None, None, [])
+    assert run(["inspect", str(state)]) == 0
     assert "Settings: not kept" in capfd.readouterr().out
-    assert (
-        "no state.json"
-        in call(capfd, 1, "inspect", folder / "mebp" / "bundle", "--state", folder)["error"][
-            "found"
-        ]
-    )
 
 
 def test_held_out_examples(
-    compiler: Compiler, folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    compiler: Compiler, data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    bundle = compiler.bundle("llama_tied", "prge", batch=4)
-    data, state = folder / "data.jsonl", tmp_path / "state"
+    bundle, state = compiler.bundle("llama_tied", "prge"), tmp_path / "state"
     held_out = tmp_path / "held-out.jsonl"
     # The other way round: what is learned is wrong here.
     swapped = data.read_text().replace('"completion": " good"', '"completion": "?"')

@@ -219,43 +219,16 @@ def test_assignments() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "said", "means"),
+    ("method", "key", "value", "fix"),
     [
-        ("spzo", {"optimizer": "sgd"}, {}),
-        ("senszoq", {"optimizer": "sgd", "master": "fp16"}, {}),
-        ("quzo", {"weight_bits": 8, "optimizer": "sgd"}, {"weights": "int8"}),
-        # Both, as manifests had them.
-        ("quzo", {"weight_bits": 4, "weights": "int4"}, {"weights": "int4"}),
+        ("quzo", "weight_bits", "8", "Did you mean 'weights'"),
+        ("quzo", "optimizer", "sgd", "Correct the name"),
+        ("senszoq", "master", "fp16", "Correct the name"),
     ],
 )
-def test_what_recipes_and_bundles_of_before_say_is_understood(
-    method: str, said: dict[str, object], means: dict[str, object]
-) -> None:
-    config = methods.get(method).config
-    assert parse(config, said) == parse(config, means)
-    assert set(as_dict(parse(config, said))) & {"optimizer", "master", "weight_bits"} == set()
-
-
-@pytest.mark.parametrize(
-    ("method", "said", "message"),
-    [
-        ("prge", {"optimizer": "adamw"}, r"'optimizer': found 'adamw'; expected one of sgd"),
-        ("senszoq", {"master": "bf16"}, r"'master': found 'bf16'; expected one of fp16"),
-        ("quzo", {"weight_bits": "3"}, r"'weight_bits': found '3'; expected one of 8, 4"),
-        (
-            "quzo",
-            {"weights": "int4", "weight_bits": "8"},
-            r"weights=int4: found weight_bits=8 says int8",
-        ),
-        ("quzo", {"weight_bit": "8"}, "Did you mean 'weight_bits'"),
-        ("mebp", {"weight_bits": "8"}, "no such setting"),
-    ],
-)
-def test_a_synonym_has_the_values_that_it_had(
-    method: str, said: dict[str, object], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        parse(methods.get(method).config, said)
+def test_a_setting_has_one_name(method: str, key: str, value: str, fix: str) -> None:
+    with pytest.raises(ConfigError, match=rf"setting '{key}': found no such setting.*{fix}"):
+        parse(methods.get(method).config, {key: value})
 
 
 @pytest.mark.parametrize(
@@ -274,11 +247,6 @@ def test_defaults_of_trained_integers_follow_their_grid(
 ) -> None:
     config = parse(methods.get("quzo").config, said)
     assert (config.weights, config.eps, config.lr) == (weights, eps, lr)
-
-
-def test_a_synonym_is_compiled_in_too() -> None:
-    with pytest.raises(ConfigError, match="Compile again with --set weight_bits=8"):
-        parse(methods.get("quzo").config, {"weight_bits": "8"}, runtime_only=True)
 
 
 @pytest.mark.parametrize(

@@ -71,23 +71,10 @@ def test_requests_and_replies_come_back_as_they_were() -> None:
     assert Reply.unpack(sent.pack()) == sent
 
 
-def test_messages_of_protocol_1_are_read() -> None:
-    """They say nothing of limits, aggregates and noise."""
-    sent = (
-        reply().pack().replace(b'"protocol":2', b'"protocol":1').replace(b',"private":false', b"")
-    )
-    assert b"private" not in sent and Reply.unpack(sent) == reply()
-    rounds = [RoundScalars(3, {9: trajectory(1)})]
-    request = Request(SYNC, "fed", 4, 4, 7, TERMS.as_dict(), 3, None, rounds).pack()
-    old = request.replace(b'"protocol":2', b'"protocol":1')
-    old = old.replace(b',"aggregate":"mean","limit":null', b"")
-    assert b"limit" not in old
-    found = Request.unpack(old).rounds[0]
-    assert (found.aggregate, found.limit) == ("mean", None)
-    bounded = [RoundScalars(3, {9: trajectory(1)}, "median", 0.25)]
-    found = Request.unpack(
-        Request(SYNC, "fed", 4, 4, 7, TERMS.as_dict(), 3, None, bounded).pack()
-    ).rounds[0]
+def test_rounds_keep_aggregate_and_limit() -> None:
+    rounds = [RoundScalars(3, {9: trajectory(1)}, "median", 0.25)]
+    request = Request(SYNC, "fed", 4, 4, 7, TERMS.as_dict(), 3, None, rounds)
+    found = Request.unpack(request.pack()).rounds[0]
     assert (found.aggregate, found.limit) == ("median", 0.25)
 
 
@@ -97,16 +84,18 @@ def test_messages_of_protocol_1_are_read() -> None:
         b"",
         b"no json\n",
         b"[]\n",
-        b'{"protocol":3,"parts":[]}\n',
-        b'{"protocol":1,"parts":[-1]}\n',
-        b'{"protocol":1,"parts":[],"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n",
-        b'{"protocol":1,"parts":[4]}\nabc',
+        reply().pack().replace(b'"protocol":2', b'"protocol":1'),
+        reply().pack().replace(b'"protocol":2', b'"protocol":3'),
+        b'{"protocol":2,"parts":[-1]}\n',
+        b'{"protocol":2,"parts":[],"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n",
+        b'{"protocol":2,"parts":[4]}\nabc',
         reply().pack()[:-1],
         reply().pack() + b"x",
         reply().pack().replace(b'"round":4', b'"round":true'),
         reply().pack().replace(b'"round":4', b'"round":-4'),
         reply().pack().replace(b'"status":"done"', b'"status":"gone"'),
         reply().pack().replace(b'"digest"', b'"digested"'),
+        reply().pack().replace(b',"private":false', b""),
     ],
 )
 def test_bytes_that_are_no_message(content: bytes) -> None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import tarfile
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.bundles import LinearModel
+from tests.support.compiled import Compiler
 from tests.support.sessions import open_session
 from zoexport.core.errors import BundleError, ConfigError, StateError
 from zoexport.session import Dataset, Session
 from zoexport.train import train
-
-ARCHIVE = Path(__file__).parents[2] / "data" / "bundles-0.1.0.tar.xz"
 
 
 def silent(*_: Any) -> None:
@@ -27,11 +26,13 @@ def broken(program: str, inputs: Any, outputs: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["prge", "mebp"])
-def test_an_altered_program_is_found_before_a_state_is_made(tmp_path: Path, method: str) -> None:
-    with tarfile.open(ARCHIVE) as archive:
-        members = [m for m in archive if m.name.split("/")[0] in (method, "data.jsonl")]
-        archive.extractall(tmp_path, members, filter="data")
-    bundle, state = tmp_path / method / "bundle", tmp_path / "new" / "state"
+def test_an_altered_program_is_found_before_a_state_is_made(
+    compiler: Compiler, tmp_path: Path, method: str
+) -> None:
+    made = compiler.bundle("llama_tied", method)
+    bundle, state = Path(shutil.copytree(made, tmp_path / "bundle")), tmp_path / "new" / "state"
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"prompt": "no", "completion": " good"}\n')
     manifest = json.loads((bundle / "manifest.json").read_text())
     program = bundle / manifest["programs"][-1]["file"]
     content = bytearray(program.read_bytes())
@@ -40,7 +41,7 @@ def test_an_altered_program_is_found_before_a_state_is_made(tmp_path: Path, meth
     with pytest.raises(BundleError, match=f"{program.name}: found altered content"):
         train(
             bundle,
-            data=tmp_path / "data.jsonl",
+            data=data,
             state=state,
             steps=2,
             settings={},

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
-from zoexport.core.config import Synonyms, setting
+from zoexport.core.config import setting
 from zoexport.core.settings import LoraSettings
 from zoexport.core.types import Problem
 
@@ -25,18 +24,13 @@ _LR = {"int4": 3e-3, "int8": 1.0, "adapters": 1000.0}
 class QuzoConfig(LoraSettings):
     """What ``--set`` and recipes take for ``quzo``, with the defaults."""
 
-    synonyms: ClassVar[Synonyms] = {
-        **LoraSettings.synonyms,
-        "weight_bits": {"8": {"weights": "int8"}, "4": {"weights": "int4"}},
-    }
-
     train: str = setting(
         "full", choices=("full", "lora"), help="the linear weights, or quantized adapters"
     )
     weights: str = setting(
         "",
         choices=("int8", "int4"),
-        help="the model's (full: int8, lora: int4); weight_bits=8 or 4 says the same",
+        help="the model's weights (default with train=full: int8, with train=lora: int4)",
     )
     activation_bits: int = setting(
         32,

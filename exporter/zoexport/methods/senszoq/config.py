@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
-from zoexport.core.config import Synonyms, setting
+from zoexport.core.config import setting
 from zoexport.core.settings import TrainingSettings
 
 
 @dataclasses.dataclass(frozen=True)
 class SenszoqConfig(TrainingSettings):
     """What ``--set`` and recipes take for ``senszoq``, with the defaults."""
-
-    synonyms: ClassVar[Synonyms] = {**TrainingSettings.synonyms, "master": {"fp16": {}}}
 
     mask: str | None = setting(
         None, help="the file that says which weights are trained (zoexport sensitivity)"

@@ -85,7 +85,7 @@ def read_quantized(folder: Path, parts: Parts, manifest: Mapping[str, Any]) -> d
                 f"{folder / WEIGHTS}, {name}",
                 found="no such weight" if theirs is None else "another shape, or other scales",
                 expected=f"codes {tuple(own.shape)} on the bundle's own grid",
-                fix="Use a bundle of the same model, weight_bits and group_size.",
+                fix="Use a bundle of the same model, weights and group_size.",
             )
         if theirs.dtype == torch.int8 and int(theirs.min()) < -127:
             refuse(
