@@ -245,7 +245,6 @@ def test_a_mask_of_another_model(compiler: Compiler, tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"mask": "nowhere.safetensors"}, "mask nowhere.safetensors.*zoexport sensitivity"),
-        ({"master": "bf16"}, "bf16.*one of fp16"),
         ({"activations": "int8"}, "activations"),
     ],
     ids=lambda value: str(value),

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from tests.unit.cli.test_runs import folder as folder  # the fixture
+from tests.support.compiled import Compiler
+from tests.unit.cli.test_runs import data as data  # the fixture
 from zoexport.cli.main import run
 
 
 @pytest.fixture
-def table(folder: Path, tmp_path: Path) -> Path:
+def table(data: Path, tmp_path: Path) -> Path:
     """The fixture's examples in other columns."""
     path = tmp_path / "data.csv"
-    rows = [json.loads(line) for line in (folder / "data.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in data.read_text().splitlines()]
     lines = [
         f"{row['prompt']},{row['choices'].index(row['completion'])}, good, bad" for row in rows
     ]
@@ -33,9 +34,9 @@ def call(capfd: pytest.CaptureFixture[str], code: int, *arguments: object) -> An
 
 
 def test_a_run_goes_on_with_the_same_examples_from_elsewhere(
-    folder: Path, table: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    compiler: Compiler, data: Path, table: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    bundle, lines, state = folder / "prge" / "bundle", folder / "data.jsonl", tmp_path / "state"
+    bundle, lines, state = compiler.bundle("llama_tied", "prge"), data, tmp_path / "state"
     whole = call(
         capfd, 0, "train", bundle, "--data", lines, "--state", tmp_path / "whole", "--steps", 2
     )
@@ -58,12 +59,12 @@ def test_a_run_goes_on_with_the_same_examples_from_elsewhere(
 
 
 def test_a_row_that_cannot_be_used_leaves_no_state(
-    folder: Path, table: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    compiler: Compiler, table: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with table.open("a") as file:
         file.write("q,7, good, bad\n")
     found = call(
-        *(capfd, 1, "train", folder / "prge" / "bundle", "--data", table, *COLUMNS),
+        *(capfd, 1, "train", compiler.bundle("llama_tied", "prge"), "--data", table, *COLUMNS),
         *("--state", tmp_path / "state", "--steps", 1),
     )
     assert found["error"]["where"] == f"{table}:8"
@@ -83,17 +84,26 @@ def test_a_row_that_cannot_be_used_leaves_no_state(
     ids=" ".join,
 )
 def test_every_verb_with_data_reads_other_sources(
-    folder: Path, table: Path, capfd: pytest.CaptureFixture[str], arguments: list[str]
+    compiler: Compiler, table: Path, capfd: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
-    bundle = folder / "prge" / "bundle"
+    bundle = compiler.bundle("llama_tied", "prge")
     found = call(
         capfd, 1, *arguments, bundle, "--data", table, "--columns", "prompt=q,completion=absent"
     )
     assert found["error"]["where"] == f"{table}:2"
 
 
-def test_columns_need_data(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_columns_need_data(compiler: Compiler, capfd: pytest.CaptureFixture[str]) -> None:
     found = call(
-        *(capfd, 2, "generate", folder / "prge" / "bundle", "--prompt", "a", "--columns", "a=b")
+        *(
+            capfd,
+            2,
+            "generate",
+            compiler.bundle("llama_tied", "prge"),
+            "--prompt",
+            "a",
+            "--columns",
+            "a=b",
+        )
     )
     assert found["error"]["found"] == "no --data"
