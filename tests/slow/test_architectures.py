@@ -10,6 +10,8 @@ from tests.support.architectures import FAILED, UNMADE, attempt, model_types, st
 
 pytestmark = pytest.mark.slow
 
+TIES = {"axk2", "deepseek_v32", "glm_moe_dsa"}
+"""Sparse attention of tiny models selects among equal scores, where PyTorch and the runtime may choose differently."""
 LISTED = statuses(Path(__file__).parents[2] / "docs" / "models.md")
 
 
@@ -21,5 +23,7 @@ def test_the_page_lists_every_architecture() -> None:
 def test_it_passes_or_is_refused(model_type: str, tmp_path: Path) -> None:
     found = attempt(model_type, tmp_path)
     assert found.status != FAILED, found.reason
+    # A refusal by verification is a wrong program, except for ties.
+    assert "--no-verify" not in found.reason or model_type in TIES, found.reason
     # What transformers can make differs by machine.
     assert found.status in (LISTED[model_type], UNMADE), found.reason

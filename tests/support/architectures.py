@@ -17,6 +17,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -263,9 +264,14 @@ def _called(arguments: list[str]) -> tuple[int, str]:
 
 
 def sweep(model_types: Iterable[str], *, processes: int = 2) -> Iterator[Outcome]:
-    """:func:`attempt` of each type, each in a process of its own."""
-    with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=1) as pool:
-        yield from pool.imap_unordered(_attempted, model_types)
+    """:func:`attempt` of each type, in processes that take eight types each.
+
+    Raises:
+        BrokenProcessPool: a type ended its process.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=spawn, max_tasks_per_child=8) as pool:
+        yield from pool.map(_attempted, model_types)
 
 
 def _attempted(model_type: str) -> Outcome:
@@ -275,8 +281,9 @@ def _attempted(model_type: str) -> Outcome:
 
 def statuses(page: Path) -> dict[str, str]:
     """The status of each model type that a page lists."""
-    rows = [line.split("|") for line in page.read_text("utf-8").splitlines()]
-    return {row[1].strip().strip("`"): row[2].strip() for row in rows if len(row) > 3}
+    lines = page.read_text("utf-8").splitlines()
+    rows = [line.split("|") for line in lines if line.startswith("| `")]
+    return {row[1].strip().strip("`"): row[2].strip() for row in rows}
 
 
 _PAGE = """# Architectures
