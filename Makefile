@@ -48,7 +48,7 @@ PREFIXES := $(call split,$(CMAKE_PREFIX_PATH)) /usr/local /usr /opt/homebrew
 FOUND := $(sort $(realpath $(addsuffix /include/vulkan/vulkan.h,$(PREFIXES)) \
   $(foreach folder,$(call split,$(PATH)) $(addsuffix /bin,$(PREFIXES)),$(folder)/glslangValidator $(folder)/glslang)))
 SEARCH_AGAIN := -U GLSLANG_VALIDATOR -U VULKAN_INCLUDE
-SOURCES := $(shell find runtime_ops graphs/golden tests/cpp cmake -type f 2>/dev/null) $(wildcard CMakeLists.txt)
+SOURCES := $(shell find runtime_ops graphs/golden graphs/schema tests/cpp cmake -type f 2>/dev/null) $(wildcard CMakeLists.txt)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

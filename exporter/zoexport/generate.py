@@ -14,8 +14,8 @@ from typing import Any
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError
 from zoexport.session import Generation, OnText, Sampling, Session
-from zoexport.session.examples import prompts_of
-from zoexport.session.handles import Closing
+from zoexport.session.abi import Closing
+from zoexport.session.data import prompts_of
 
 _MEGABYTE = 1e6
 _ASSISTANT = "assistant"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import zipfile
 from collections.abc import Iterable
@@ -87,24 +86,16 @@ def unpack(
         ConfigError: ``output`` exists. StateError: there is too little room, or it cannot be written.
         Cancelled: Ctrl-C was pressed; nothing is left.
     """
-    from zoexport.session import abi, structs
-    from zoexport.session.support import keys_of, stoppable
-
-    keys = keys_of(trust)
+    from zoexport.session import abi
 
     def told(done: int, total: int) -> None:
         progress("unpacking", done / max(total, 1))
 
-    with stoppable() as callback:
-        options = structs.UnpackOptions(
-            struct_size=ctypes.sizeof(structs.UnpackOptions),
-            replace=int(force),
-            trusted_keys=None if keys is None else "\n".join(key.line for key in keys).encode(),
-            on_progress=callback(structs.ON_PART, told),
-        )
+    options = {"replace": force, "trusted_keys": abi.key_lines(abi.keys_of(trust))}
+    with abi.stoppable() as callback:
         abi.call(
             *("zo_bundle_unpack", abi.path_bytes(file), abi.path_bytes(output)),
-            ctypes.byref(options),
+            *(abi.options(options), callback(abi.ON_PART, told), None),
         )
     manifest = manifests.read(output)
     return {

@@ -21,7 +21,7 @@ from zoexport.core.errors import ConfigError, StateError
 from zoexport.core.types import Progress
 from zoexport.session import Session, StepEvaluation, Validation, describe_state, memory_usage
 from zoexport.session import StepProgress as Step
-from zoexport.session.examples import read_examples, reading
+from zoexport.session.data import read_examples, reading
 from zoexport.watching.reports import Reports, reports
 
 _MEGABYTE = 1e6

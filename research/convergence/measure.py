@@ -33,7 +33,7 @@ from zoexport.core.files import atomic_file
 from zoexport.core.types import Progress
 from zoexport.data import corpus
 from zoexport.data.samples import Samples
-from zoexport.session.examples import write_tokens
+from zoexport.session.data import write_tokens
 
 MODEL = "smollm2-135m"
 RESULTS = RAW / "convergence"

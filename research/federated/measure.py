@@ -48,7 +48,7 @@ from zoexport.federated.settings import terms_of
 from zoexport.federated.store import Store
 from zoexport.fetch import cache_dir
 from zoexport.session import Dataset, Session
-from zoexport.session.examples import read_examples, write_tokens
+from zoexport.session.data import read_examples, write_tokens
 
 MODEL = "smollm2-135m"
 TARGET = "host"

@@ -24,7 +24,7 @@ from zoexport.bench import conditions
 from zoexport.bench.output import markdown_table
 from zoexport.build import compile_bundle
 from zoexport.data import corpus
-from zoexport.session.examples import write_tokens
+from zoexport.session.data import write_tokens
 from zoexport.train import train
 
 MARK = "bench-packing"

@@ -6,157 +6,74 @@
 
 #include "bindings/c_dataset.h"
 #include "bindings/c_session.h"
-#include "bindings/c_support.h"
-#include "bindings/handles.h"
 #include "engines/engine.h"
 #include "engines/packed_weights.h"
 #include "kernels/quantize_int4.h"
 #include "rng/permutation.h"
 #include "rng/variants.h"
+#include "session/decimal.h"
 #include "session/memory.h"
-#include "session/session.h"
 #include "session/state/state_description.h"
-#include "zoexport/session.h"
 
 using namespace zoexport::c;
+using nlohmann::json;
 using zoexport::Failure;
-using zoexport::sized;
-using zoexport::SlotForm;
+using zoexport::json_number;
+using zoexport::Options;
+using zoexport::Result;
 using zoexport::Status;
 
-namespace {
+namespace zoexport::c {
 
-// The first zo_run of this ABI version ended before this field.
-constexpr size_t kFirstRun = offsetof(zo_run, momentum);
-// Likewise the first zo_info, zo_slot_info, zo_attach_options and zo_evaluation.
-constexpr size_t kFirstInfo = offsetof(zo_info, device_bytes);
-constexpr size_t kFirstSlotInfo = offsetof(zo_slot_info, dtype);
-constexpr size_t kFirstAttachOptions = offsetof(zo_attach_options, last);
-constexpr size_t kFirstEvaluation = offsetof(zo_evaluation, margin);
-
-// `before` gives what an older caller's shorter struct lacks.
-zoexport::RunSettings from_c(const zo_run& run, const zoexport::RunSettings& before) {
-  zoexport::RunSettings settings = before;
-  settings.lr = run.lr;
-  settings.eps = run.eps;
-  settings.seed = run.seed;
-  settings.schedule = run.schedule;
-  settings.loss = run.loss;
-  settings.batch = run.batch;
-  settings.accumulate = run.accumulate;
-  settings.total_steps = run.total_steps;
-  if (run.struct_size >= offsetof(zo_run, reserved)) {
-    settings.momentum = run.momentum;
-    settings.weight_decay = run.weight_decay;
-    settings.clip = run.clip;
-    settings.checkpoint_every = run.checkpoint_every;
+Result<zo_session*> open_session(const std::string& bundle, const Options& options, const zo_engine* engine) {
+  OpenOptions chosen;
+  chosen.threads = options.count("threads");
+  chosen.skip_hashes = !options.flag("verify");
+  chosen.packed = options.has("packed_weights") ? options.text("packed_weights") : default_packed_folder();
+  if (engine != nullptr) {
+    ZO_REQUIRE(engine->run);
+    chosen.engine = *engine;
   }
-  if (run.struct_size >= offsetof(zo_run, reserved_too)) {
-    settings.difference = run.difference;
-  }
-  if (run.struct_size >= offsetof(zo_run, reserved_three)) {
-    settings.warmup = run.warmup;
-  }
-  if (run.struct_size >= offsetof(zo_run, choices)) {
-    settings.dpo_beta = run.dpo_beta;
-    settings.orpo_beta = run.orpo_beta;
-  }
-  if (run.struct_size >= offsetof(zo_run, keep_mb)) {
-    settings.choices = run.choices;
-    settings.pack = run.pack != 0;
-  }
-  if (run.struct_size >= sizeof(zo_run)) {
-    settings.keep_mb = run.keep_mb;
-    settings.cache_prefix_mb = run.cache_prefix_mb;
-  }
-  return settings;
+  chosen.engine_name = options.text("engine");
+  ZO_ASSIGN(keys, trusted_keys(options));
+  chosen.trusted = std::move(keys);
+  chosen.kernel_times = options.flag("kernel_times");
+  const auto faults = std::make_shared<Faults>();
+  const Faults::Scope scope(faults);
+  ZO_ASSIGN(opened, Session::open(bundle, chosen));
+  ZO_TRY(faults->check());
+  return new zo_session{std::move(opened), faults};
 }
 
-zo_slot_info to_c(const zoexport::SlotSpec& spec) {
-  return {0,
-          spec.name.c_str(),
-          spec.role.c_str(),
-          spec.module.c_str(),
-          spec.tensor_id,
-          static_cast<int32_t>(spec.shape.size()),
-          spec.shape.data(),
-          spec.elements,
-          spec.dtype};
+json encode_evaluated(const Evaluated& evaluated, bool best) {
+  json entry = encode_evaluation(evaluated.found);
+  entry["step"] = evaluated.step;
+  entry["best"] = best;
+  return entry;
 }
 
-zo_evaluated to_c(const zoexport::Evaluated& evaluated, bool best) {
-  return {0,
-          best ? 1u : 0u,
-          evaluated.step,
-          evaluated.found.loss,
-          evaluated.found.accuracy,
-          evaluated.found.token_accuracy,
-          evaluated.found.margin};
-}
-
-zo_status read_slot(zo_session* session, const char* name, int32_t which, SlotForm form, void* values, size_t count,
-                    zo_error* error) {
-  return with_slot(session, name, form, values, count, error, [&](zoexport::Session& impl, size_t slot) -> Status {
-    if (which != ZO_SLOT_CURRENT && which != ZO_SLOT_FINISHED && which != ZO_SLOT_GRADIENT) {
-      return Failure{ZO_INVALID_ARGUMENT, "which", std::to_string(which), "one of ZO_SLOT_*", "Pass one of them."};
-    }
-    return impl.read_slot(slot, which, form, values);
-  });
-}
-
-zo_status write_slot(zo_session* session, const char* name, SlotForm form, const void* values, size_t count,
-                     zo_error* error) {
-  return with_slot(session, name, form, values, count, error,
-                   [&](zoexport::Session& impl, size_t slot) { return impl.write_slot(slot, form, values); });
-}
-
-zo_status replay_slot(zo_session* session, const char* name, uint64_t updates, SlotForm form, void* values,
-                      size_t count, zo_error* error) {
-  return with_slot(session, name, form, values, count, error,
-                   [&](zoexport::Session& impl, size_t slot) { return impl.replay_slot(slot, updates, form, values); });
-}
-
-// Copies a document to `text` where `size` says that there is room for it, and says there how much it takes.
-Status give_json(const nlohmann::json& document, char* text, size_t* size) {
-  const std::string found = document.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  const size_t room = *size;
-  *size = found.size() + 1;
-  if (*size <= room) {
-    ZO_REQUIRE(text);
-    std::memcpy(text, found.c_str(), *size);
-  }
-  return {};
-}
-
-}  // namespace
+}  // namespace zoexport::c
 
 uint32_t zo_abi_version(void) { return ZO_ABI_VERSION; }
 
-zo_status zo_session_open(const char* bundle, const zo_open_options* options, zo_session** session, zo_error* error) {
+void zo_free(char* json) { std::free(json); }
+
+zo_status zo_options_check(const char* kind, const char* options, zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_REQUIRE(kind);
+    return Options::check_kind(kind, options);
+  });
+}
+
+zo_status zo_session_open(const char* bundle, const char* options, const zo_engine* engine, zo_session** session,
+                          zo_error* error) {
   return guarded(error, [&]() -> Status {
     ZO_TRY(check_path(bundle, "bundle"));
     ZO_REQUIRE(session);
     *session = nullptr;
-    zo_open_options given;
-    ZO_TRY(read_options(options, given));
-    zoexport::OpenOptions chosen;
-    chosen.threads = given.threads;
-    chosen.skip_hashes = given.skip_hashes != 0;
-    chosen.packed = given.cache != nullptr ? given.cache : zoexport::default_packed_folder();
-    if (given.engine != nullptr) {
-      zo_engine engine;
-      ZO_TRY(read_struct(*given.engine, sizeof(zo_engine), "zo_engine", engine));
-      ZO_REQUIRE(engine.run);
-      chosen.engine = engine;
-    }
-    chosen.engine_name = given.engine_name != nullptr ? given.engine_name : "";
-    ZO_TRY(read_keys(given.trusted_keys, chosen.trusted));
-    chosen.kernel_times = given.kernel_times != 0;
-    const auto faults = std::make_shared<zoexport::Faults>();
-    const zoexport::Faults::Scope scope(faults);
-    ZO_ASSIGN(opened, zoexport::Session::open(bundle, chosen));
-    ZO_TRY(faults->check());
-    *session = new zo_session{std::move(opened), faults};
+    ZO_ASSIGN(given, Options::parse("open", options));
+    ZO_ASSIGN(opened, open_session(bundle, given, engine));
+    *session = opened;
     return {};
   });
 }
@@ -175,176 +92,123 @@ void zo_session_cancel(zo_session* session) {
   }
 }
 
-zo_status zo_session_info(zo_session* session, zo_info* info, zo_error* error) {
+zo_status zo_session_info(zo_session* session, char** info, zo_error* error) {
   return with_session(session, error, [&](zoexport::Session& impl) -> Status {
     ZO_REQUIRE(info);
     const zoexport::Manifest& manifest = impl.manifest();
-    const zo_info found = {0,
-                           manifest.bundle_id.c_str(),
-                           manifest.method.c_str(),
-                           manifest.target.c_str(),
-                           manifest.engine.c_str(),
-                           manifest.rows,
-                           manifest.seq_len,
-                           manifest.copies,
-                           impl.queries(),
-                           manifest.max_labels,
-                           static_cast<uint32_t>(manifest.slots.size()),
-                           impl.run().seed,
-                           impl.steps(),
-                           impl.packed().path.c_str(),
-                           impl.packed().problem.c_str(),
-                           impl.device_bytes()};
-    return write_struct(found, kFirstInfo, "zo_info", info);
-  });
-}
-
-zo_status zo_session_slot(zo_session* session, uint32_t index, zo_slot_info* slot, zo_error* error) {
-  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
-    ZO_REQUIRE(slot);
-    const auto& slots = impl.manifest().slots;
-    if (index >= slots.size()) {
-      return Failure{ZO_INVALID_ARGUMENT, "index", std::to_string(index), "below " + std::to_string(slots.size()),
-                     "Pass an index below zo_info.slots."};
+    json adapters = json::array();
+    for (const auto& entry : impl.adapters()) {
+      adapters.push_back(entry.first);
     }
-    return write_struct(to_c(slots[index]), kFirstSlotInfo, "zo_slot_info", slot);
+    return give({{"bundle_id", manifest.bundle_id},
+                 {"method", manifest.method},
+                 {"target", manifest.target},
+                 {"engine", manifest.engine},
+                 {"rows", manifest.rows},
+                 {"seq_len", manifest.seq_len},
+                 {"copies", manifest.copies},
+                 {"queries", impl.queries()},
+                 {"max_labels", manifest.max_labels},
+                 {"seed", impl.run().seed()},
+                 {"steps", impl.steps()},
+                 {"packed_weights", impl.packed().path},
+                 {"packed_problem", impl.packed().problem},
+                 {"device_bytes", impl.device_bytes()},
+                 {"adapters", adapters}},
+                info);
   });
 }
 
-zo_status zo_session_find_slot(zo_session* session, const char* name, zo_slot_info* slot, zo_error* error) {
+zo_status zo_session_slots(zo_session* session, char** slots, zo_error* error) {
   return with_session(session, error, [&](zoexport::Session& impl) -> Status {
-    ZO_REQUIRE(name);
-    ZO_REQUIRE(slot);
-    ZO_ASSIGN(index, impl.find_slot(name));
-    return write_struct(to_c(impl.manifest().slots[index]), kFirstSlotInfo, "zo_slot_info", slot);
+    ZO_REQUIRE(slots);
+    json found = json::array();
+    for (const zoexport::SlotSpec& slot : impl.manifest().slots) {
+      found.push_back({{"name", slot.name},
+                       {"role", slot.role},
+                       {"module", slot.module},
+                       {"tensor_id", slot.tensor_id},
+                       {"shape", slot.shape},
+                       {"dtype", zoexport::dtype_text(slot.dtype)}});
+    }
+    return give(found, slots);
   });
 }
 
-zo_status zo_session_program_cost(zo_session* session, uint32_t index, zo_program_cost* cost, zo_error* error) {
+zo_status zo_session_costs(zo_session* session, char** costs, zo_error* error) {
   return guarded(error, [&]() -> Status {
     ZO_REQUIRE(session);
-    ZO_REQUIRE(cost);
-    const std::vector<zoexport::ProgramCost>& costs = session->impl->costs();
-    if (index >= costs.size()) {
-      return Failure{ZO_INVALID_ARGUMENT, "index", std::to_string(index), "below " + std::to_string(costs.size()),
-                     "Stop at the last program."};
+    ZO_REQUIRE(costs);
+    json programs = json::array(), kernels = json::array();
+    for (const zoexport::ProgramCost& spent : session->impl->costs()) {
+      programs.push_back({{"name", spent.program->name},
+                          {"calls", spent.calls},
+                          {"seconds", spent.seconds},
+                          {"load_seconds", spent.load_seconds}});
     }
-    const zoexport::ProgramCost& spent = costs[index];
-    const zo_program_cost found = {0, spent.program->name.c_str(), spent.calls, spent.seconds, spent.load_seconds};
-    return write_struct(found, sizeof(zo_program_cost), "zo_program_cost", cost);
+    for (const zoexport::KernelCost& spent : session->impl->kernel_costs()) {
+      kernels.push_back({{"name", spent.name},
+                         {"dispatches", spent.dispatches},
+                         {"seconds", json_number(spent.seconds)},
+                         {"flops", spent.flops},
+                         {"bytes", spent.bytes}});
+    }
+    return give({{"programs", programs}, {"kernels", kernels}}, costs);
   });
 }
 
-zo_status zo_session_kernel_cost(zo_session* session, uint32_t index, zo_kernel_cost* cost, zo_error* error) {
-  return guarded(error, [&]() -> Status {
-    ZO_REQUIRE(session);
-    ZO_REQUIRE(cost);
-    const std::vector<zoexport::KernelCost>& costs = session->impl->kernel_costs();
-    if (index >= costs.size()) {
-      return Failure{ZO_INVALID_ARGUMENT, "index", std::to_string(index), "below " + std::to_string(costs.size()),
-                     "Stop at the last kind."};
-    }
-    const zoexport::KernelCost& spent = costs[index];
-    const zo_kernel_cost found = {0, spent.name.c_str(), spent.dispatches, spent.seconds, spent.flops, spent.bytes};
-    return write_struct(found, sizeof(zo_kernel_cost), "zo_kernel_cost", cost);
-  });
-}
-
-zo_status zo_session_attach(zo_session* session, const char* folder, int32_t mode, const uint64_t* seed,
-                            zo_error* error) {
+zo_status zo_session_attach(zo_session* session, const char* folder, const char* options, zo_error* error) {
   return with_session(session, error, [&](zoexport::Session& impl) -> Status {
     ZO_TRY(check_path(folder, "folder"));
-    zoexport::AttachOptions options;
-    options.mode = mode;
-    if (seed != nullptr) {
-      options.seed = *seed;
-    }
-    return impl.attach(folder, options);
-  });
-}
-
-zo_status zo_session_attach_with(zo_session* session, const char* folder, const zo_attach_options* options,
-                                 zo_error* error) {
-  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
-    ZO_TRY(check_path(folder, "folder"));
-    ZO_REQUIRE(options);
-    zo_attach_options given;
-    ZO_TRY(read_struct(*options, kFirstAttachOptions, "zo_attach_options", given));
+    ZO_ASSIGN(given, Options::parse("attach", options));
     zoexport::AttachOptions chosen;
-    chosen.mode = given.mode;
-    chosen.recover = given.recover != 0;
-    chosen.change_settings = given.change_settings != 0;
-    chosen.last = given.last != 0;
-    if (given.seed != nullptr) {
-      chosen.seed = *given.seed;
+    chosen.read_only = given.flag("read_only");
+    chosen.recover = given.flag("recover");
+    chosen.change_settings = given.flag("change_settings");
+    chosen.last = given.flag("last");
+    if (given.has("seed")) {
+      chosen.seed = given.whole("seed");
     }
     return impl.attach(folder, chosen);
   });
 }
 
-zo_status zo_state_describe(const char* folder, char* text, size_t* size, zo_error* error) {
+zo_status zo_state_describe(const char* folder, char** description, zo_error* error) {
   return guarded(error, [&]() -> Status {
     ZO_TRY(check_path(folder, "folder"));
-    ZO_REQUIRE(size);
-    ZO_ASSIGN(description, zoexport::describe_state(folder));
-    return give_json(description, text, size);
+    ZO_REQUIRE(description);
+    ZO_ASSIGN(found, zoexport::describe_state(folder));
+    return give(found, description);
   });
 }
 
-zo_status zo_vulkan_devices(char* text, size_t* size, zo_error* error) {
+zo_status zo_vulkan_devices(char** devices, zo_error* error) {
   return guarded(error, [&]() -> Status {
-    ZO_REQUIRE(size);
-    ZO_ASSIGN(devices, zoexport::list_vulkan_devices());
-    nlohmann::json found = nlohmann::json::array();
-    for (const zoexport::VulkanDevice& device : devices) {
+    ZO_REQUIRE(devices);
+    ZO_ASSIGN(listed, zoexport::list_vulkan_devices());
+    json found = json::array();
+    for (const zoexport::VulkanDevice& device : listed) {
       found.push_back({{"name", device.name},
                        {"kind", device.kind},
                        {"version", device.version},
                        {"problem", device.problem},
                        {"lacks", device.lacks}});
     }
-    return give_json(found, text, size);
+    return give(found, devices);
   });
 }
 
-zo_status zo_session_run(zo_session* session, zo_run* run, zo_error* error) {
+zo_status zo_session_settings(zo_session* session, char** settings, zo_error* error) {
   return with_session(session, error, [&](zoexport::Session& impl) -> Status {
-    ZO_REQUIRE(run);
-    const zoexport::RunSettings& settings = impl.run();
-    const zo_run found = {0,
-                          settings.schedule,
-                          settings.loss,
-                          settings.batch,
-                          settings.accumulate,
-                          settings.lr,
-                          settings.eps,
-                          settings.seed,
-                          settings.total_steps,
-                          settings.momentum,
-                          settings.weight_decay,
-                          settings.clip,
-                          settings.checkpoint_every,
-                          0,
-                          settings.difference,
-                          0,
-                          settings.warmup,
-                          0,
-                          settings.dpo_beta,
-                          settings.orpo_beta,
-                          settings.choices,
-                          settings.pack ? 1 : 0,
-                          settings.keep_mb,
-                          settings.cache_prefix_mb};
-    return write_struct(found, kFirstRun, "zo_run", run);
+    ZO_REQUIRE(settings);
+    return give(impl.run().given(), settings);
   });
 }
 
-zo_status zo_session_configure(zo_session* session, const zo_run* run, zo_error* error) {
+zo_status zo_session_configure(zo_session* session, const char* settings, zo_error* error) {
   return with_session(session, error, [&](zoexport::Session& impl) -> Status {
-    ZO_REQUIRE(run);
-    zo_run given;
-    ZO_TRY(read_struct(*run, kFirstRun, "zo_run", given));
-    return impl.configure(from_c(given, impl.run()));
+    ZO_ASSIGN(given, zoexport::parse_options(settings, "settings"));
+    return impl.configure(given);
   });
 }
 
@@ -394,127 +258,110 @@ zo_status zo_session_step(zo_session* session, const zo_dataset* dataset, const 
     ZO_REQUIRE(dataset);
     ZO_REQUIRE(indices);
     ZO_REQUIRE(step);
-    ZO_ASSIGN(taken, impl.step(dataset->impl, indices, count));
-    session->last = std::move(taken);
+    ZO_ASSIGN(report, impl.step(dataset->impl, indices, count));
+    session->last = std::move(report);
     const zoexport::StepReport& last = session->last;
-    const zo_step found = {0,
-                           last.step,
-                           last.output.loss,
-                           last.lr,
-                           last.seconds,
-                           last.output.losses.data(),
-                           last.output.losses.size(),
-                           last.output.gradients.data(),
-                           last.output.gradients.size()};
-    return write_struct(found, sizeof(zo_step), "zo_step", step);
+    *step = {last.step,
+             last.output.loss,
+             last.lr,
+             last.seconds,
+             last.output.losses.data(),
+             last.output.losses.size(),
+             last.output.gradients.data(),
+             last.output.gradients.size()};
+    return {};
   });
 }
 
-zo_status zo_session_train(zo_session* session, const zo_dataset* dataset, uint64_t total_steps,
-                           zo_on_progress on_progress, void* user, zo_error* error) {
-  zo_train_options options = sized<zo_train_options>();
-  options.total_steps = total_steps;
-  options.on_progress = on_progress;
-  options.user = user;
-  return zo_session_train_with(session, dataset, &options, error);
-}
-
-zo_status zo_session_train_with(zo_session* session, const zo_dataset* dataset, const zo_train_options* options,
-                                zo_error* error) {
+zo_status zo_session_train(zo_session* session, const zo_dataset* dataset, const zo_dataset* held_out,
+                           const char* options, const zo_train_callbacks* callbacks, zo_error* error) {
   return with_session(session, error, [&](zoexport::Session& impl) -> Status {
     ZO_REQUIRE(dataset);
-    ZO_REQUIRE(options);
-    zo_train_options given;
-    ZO_TRY(read_struct(*options, sizeof(zo_train_options), "zo_train_options", given));
-    if (given.keep < ZO_KEEP_DEFAULT || given.keep > ZO_KEEP_BEST) {
-      return Failure{ZO_INVALID_ARGUMENT, "keep", std::to_string(given.keep), "one of ZO_KEEP_*", "Pass one of them."};
+    ZO_ASSIGN(given, Options::parse("train", options));
+    if (!given.has("steps")) {
+      return Failure{ZO_INVALID_ARGUMENT, "option 'steps'", "nothing", "the number of steps in total", "Pass it."};
     }
+    const zo_train_callbacks told = callbacks == nullptr ? zo_train_callbacks{} : *callbacks;
     session->cancelled = false;
     zoexport::TrainOptions chosen;
-    chosen.total_steps = given.total_steps;
+    chosen.total_steps = given.whole("steps");
     chosen.go_on = [&](const zo_progress& progress) {
-      const bool stop = given.on_progress != nullptr && given.on_progress(given.user, &progress) != 0;
+      const bool stop = told.on_progress != nullptr && told.on_progress(told.user, &progress) != 0;
       return !stop && !session->cancelled;
     };
     zoexport::Validation& validation = chosen.validation;
-    validation.held_out = given.held_out != nullptr ? &given.held_out->impl : nullptr;
-    validation.every = given.every;
-    validation.patience = given.patience;
-    if (given.keep != ZO_KEEP_DEFAULT) {
-      validation.keep_best = given.keep == ZO_KEEP_BEST;
+    validation.held_out = held_out != nullptr ? &held_out->impl : nullptr;
+    validation.every = given.has("eval_every") ? given.count("eval_every") : 0;
+    validation.patience = given.has("patience") ? given.count("patience") : 0;
+    if (given.has("keep")) {
+      validation.keep_best = given.text("keep") == "best";
     }
     validation.on_evaluated = [&](const zoexport::Evaluated& evaluated, bool best) {
-      zo_evaluated told = to_c(evaluated, best);
-      told.struct_size = sizeof(told);
-      const bool stop = given.on_evaluated != nullptr && given.on_evaluated(given.user, &told) != 0;
-      return !stop && !session->cancelled;
+      return !stops(told.on_evaluation, told.user, encode_evaluated(evaluated, best)) && !session->cancelled;
     };
-    chosen.part = parts_of(session, given.on_part, given.user);
+    chosen.part = parts_of(session, told.on_part, told.user);
     return impl.train(dataset->impl, chosen);
   });
 }
 
-zo_status zo_session_evaluated(zo_session* session, uint32_t index, zo_evaluated* evaluated, zo_error* error) {
+zo_status zo_session_evaluations(zo_session* session, char** evaluations, zo_error* error) {
   return with_session(session, error, [&](zoexport::Session& impl) -> Status {
-    ZO_REQUIRE(evaluated);
-    const std::vector<zoexport::Evaluated>& made = impl.evaluated();
-    if (index >= made.size()) {
-      return beyond_evaluations(index, made.size());
+    ZO_REQUIRE(evaluations);
+    json found = json::array();
+    for (const zoexport::Evaluated& one : impl.evaluated()) {
+      found.push_back(encode_evaluated(one, impl.best() == &one));
     }
-    const zo_evaluated found = to_c(made[index], impl.best() == &made[index]);
-    return write_struct(found, sizeof(zo_evaluated), "zo_evaluated", evaluated);
+    return give(found, evaluations);
   });
 }
 
 zo_status zo_session_evaluate(zo_session* session, const zo_dataset* dataset, zo_on_part on_part, void* user,
-                              zo_evaluation* evaluation, zo_error* error) {
+                              char** evaluation, zo_error* error) {
   return with_session(session, error, [&](zoexport::Session& impl) -> Status {
     ZO_REQUIRE(dataset);
     ZO_REQUIRE(evaluation);
     session->cancelled = false;
     ZO_ASSIGN(result, impl.evaluate(dataset->impl, parts_of(session, on_part, user)));
-    return write_struct(result, kFirstEvaluation, "zo_evaluation", evaluation);
+    json found = encode_evaluation(result);
+    found["examples"] = result.examples;
+    return give(found, evaluation);
   });
 }
 
-zo_status zo_session_read_slot(zo_session* session, const char* name, int32_t which, float* values, size_t count,
+zo_status zo_session_read_slot(zo_session* session, const char* name, int32_t which, void* values, size_t bytes,
                                zo_error* error) {
-  return read_slot(session, name, which, SlotForm::kFloat32, values, count, error);
+  return with_slot(session, name, values, bytes, error, [&](zoexport::Session& impl, size_t slot) -> Status {
+    if (which != ZO_SLOT_CURRENT && which != ZO_SLOT_FINISHED && which != ZO_SLOT_GRADIENT) {
+      return Failure{ZO_INVALID_ARGUMENT, "which", std::to_string(which), "one of ZO_SLOT_*", "Pass one of them."};
+    }
+    return impl.read_slot(slot, which, values);
+  });
 }
 
-zo_status zo_session_read_slot_bytes(zo_session* session, const char* name, int32_t which, void* bytes, size_t size,
-                                     zo_error* error) {
-  return read_slot(session, name, which, SlotForm::kBytes, bytes, size, error);
-}
-
-zo_status zo_session_write_slot(zo_session* session, const char* name, const float* values, size_t count,
+zo_status zo_session_write_slot(zo_session* session, const char* name, const void* values, size_t bytes,
                                 zo_error* error) {
-  return write_slot(session, name, SlotForm::kFloat32, values, count, error);
+  return with_slot(session, name, values, bytes, error,
+                   [&](zoexport::Session& impl, size_t slot) { return impl.write_slot(slot, values); });
 }
 
-zo_status zo_session_write_slot_bytes(zo_session* session, const char* name, const void* bytes, size_t size,
-                                      zo_error* error) {
-  return write_slot(session, name, SlotForm::kBytes, bytes, size, error);
-}
-
-zo_status zo_session_replay_slot(zo_session* session, const char* name, uint64_t updates, float* values, size_t count,
+zo_status zo_session_replay_slot(zo_session* session, const char* name, uint64_t updates, void* values, size_t bytes,
                                  zo_error* error) {
-  return replay_slot(session, name, updates, SlotForm::kFloat32, values, count, error);
-}
-
-zo_status zo_session_replay_slot_bytes(zo_session* session, const char* name, uint64_t updates, void* bytes,
-                                       size_t size, zo_error* error) {
-  return replay_slot(session, name, updates, SlotForm::kBytes, bytes, size, error);
+  return with_slot(session, name, values, bytes, error,
+                   [&](zoexport::Session& impl, size_t slot) { return impl.replay_slot(slot, updates, values); });
 }
 
 zo_status zo_session_save(zo_session* session, zo_error* error) {
   return with_session(session, error, [&](zoexport::Session& impl) -> Status { return impl.save(); });
 }
 
-zo_status zo_memory_usage(zo_memory* memory, zo_error* error) {
+zo_status zo_memory_usage(char** memory, zo_error* error) {
   return guarded(error, [&]() -> Status {
     ZO_REQUIRE(memory);
-    return write_struct(zoexport::memory_usage(), sizeof(zo_memory), "zo_memory", memory);
+    const zoexport::MemoryUsage usage = zoexport::memory_usage();
+    return give({{"rss_bytes", usage.rss_bytes},
+                 {"peak_rss_bytes", usage.peak_rss_bytes},
+                 {"anonymous_bytes", usage.anonymous_bytes}},
+                memory);
   });
 }
 

@@ -4,8 +4,6 @@
 #include <vector>
 
 #include "bindings/c_session.h"
-#include "bindings/c_support.h"
-#include "zoexport/session.h"
 
 using namespace zoexport::c;
 using zoexport::Failure;
@@ -17,10 +15,10 @@ zo_status zo_session_record(zo_session* session, uint64_t index, zo_record* reco
     const auto& records = impl.records();
     if (index >= records.size()) {
       return Failure{ZO_INVALID_ARGUMENT, "index", std::to_string(index), "below " + std::to_string(records.size()),
-                     "Pass an index below zo_info.steps."};
+                     "Pass an index below the session's steps."};
     }
     const zoexport::Record& found = records[index];
-    ZO_TRY(write_struct({0, found.step, found.lr, found.eps, found.loss}, sizeof(zo_record), "zo_record", record));
+    *record = {found.step, found.lr, found.eps, found.loss};
     if (gradients != nullptr) {
       std::copy(found.gradients.begin(), found.gradients.end(), gradients);
     }
@@ -37,20 +35,9 @@ zo_status zo_session_follow(zo_session* session, const zo_record* records, const
     ZO_REQUIRE(records);
     ZO_REQUIRE(gradients);
     const uint32_t queries = impl.queries();
-    const size_t stride = records->struct_size;
-    if (stride % alignof(zo_record) != 0) {
-      return bad_size(records->struct_size, sizeof(zo_record), "zo_record");
-    }
-    const auto* bytes = reinterpret_cast<const unsigned char*>(records);
     std::vector<zoexport::Record> given;
     for (size_t i = 0; i < count; ++i) {
-      // The host's structs may be longer than those known here.
-      const auto* place = reinterpret_cast<const zo_record*>(bytes + i * stride);
-      if (place->struct_size != stride) {  // before what it says to have is read
-        return bad_size(place->struct_size, stride, "zo_record");
-      }
-      zo_record record;
-      ZO_TRY(read_struct(*place, sizeof(zo_record), "zo_record", record));
+      const zo_record& record = records[i];
       if (record.step > UINT32_MAX) {
         return Failure{ZO_INVALID_ARGUMENT, "record " + std::to_string(i), "step " + std::to_string(record.step),
                        "steps below 2^32", "Pass the records of one run."};

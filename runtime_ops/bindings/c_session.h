@@ -1,10 +1,8 @@
-// The session behind the C ABI's handle, and how its verbs begin and end.
+// The session behind the C ABI's handle, and the frame of its verbs.
 #pragma once
 
 #include <atomic>
 #include <memory>
-#include <optional>
-#include <string>
 
 #include "bindings/c_support.h"
 #include "session/session.h"
@@ -15,13 +13,17 @@ struct zo_session {
   zoexport::StepReport last = {};  // what the pointers of zo_step refer to
   std::atomic<bool> busy{false};
   std::atomic<bool> cancelled{false};
-  std::optional<std::string> text{};  // what zo_generation points to
-  bool closing = false;               // asked for from within a call
+  bool closing = false;  // asked for from within a call
 };
 
 namespace zoexport::c {
 
-// A verb of a session. The host's callbacks run inside verbs, with the session half-way through what it does.
+// Makes the handle of an opened session.
+Result<zo_session*> open_session(const std::string& bundle, const Options& options, const zo_engine* engine);
+// An evaluation of the run as JSON.
+nlohmann::json encode_evaluated(const Evaluated& evaluated, bool best);
+
+// Runs a verb of a session. The host's callbacks run inside verbs, with the session half-way through a change.
 template <typename Body>
 zo_status with_session(zo_session* session, zo_error* error, Body body) noexcept {
   return guarded(error, [&]() -> Status {
@@ -47,21 +49,21 @@ zo_status with_session(zo_session* session, zo_error* error, Body body) noexcept
   });
 }
 
-// What tells a host of the parts of a session's call, until the host or zo_session_cancel ends it.
+// Progress of a session's call, until the host or zo_session_cancel ends it.
 inline GoOn parts_of(const zo_session* session, zo_on_part on_part, void* user) {
   return [session, parts = Parts(on_part, user)](uint64_t done, uint64_t total) mutable {
     return parts(done, total) && !session->cancelled;
   };
 }
 
-// A verb on a slot whose values pass in `form`, as many as the caller's array has.
+// A verb on a slot's values, of which the caller's array has so many bytes.
 template <typename Body>
-zo_status with_slot(zo_session* session, const char* name, SlotForm form, const void* values, size_t count,
-                    zo_error* error, Body body) noexcept {
+zo_status with_slot(zo_session* session, const char* name, const void* values, size_t bytes, zo_error* error,
+                    Body body) noexcept {
   return with_session(session, error, [&](zoexport::Session& impl) -> Status {
     ZO_REQUIRE(name);
     ZO_REQUIRE(values);
-    ZO_ASSIGN(slot, impl.slot(name, form, count));
+    ZO_ASSIGN(slot, impl.slot(name, bytes));
     return body(impl, slot);
   });
 }

@@ -1,17 +1,21 @@
-// What the verbs of the C ABI share: errors, and structs that callers of other releases pass.
+// Helpers of all verbs of the C ABI: errors, JSON results, and options that several verbs share.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <new>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "session/manifest/signature.h"
+#include "session/options.h"
 #include "session/result.h"
+#include "session/text/chat.h"
 #include "zoexport/session.h"
 
 namespace zoexport::c {
@@ -38,7 +42,7 @@ inline zo_status report(const Failure& failure, zo_error* error) {
   return failure.code;
 }
 
-// Runs a verb's body, which returns a Status, and turns whatever it ends in into a zo_status.
+// Runs a verb's body, which returns a Status, and turns a failure or an exception into a zo_status.
 template <typename Body>
 zo_status guarded(zo_error* error, Body body) noexcept {
   if (error != nullptr) {
@@ -66,9 +70,26 @@ inline Failure null_argument(const char* name) {
     return null_argument(#pointer); \
   }
 
-inline Failure beyond_evaluations(uint32_t index, size_t count) {
-  return {ZO_INVALID_ARGUMENT, "index", std::to_string(index), "below " + std::to_string(count),
-          "Stop at the last evaluation."};
+// Gives a text, which the caller frees with zo_free.
+inline Status give_text(const std::string& text, char** target) {
+  auto* const copy = static_cast<char*>(std::malloc(text.size() + 1));
+  if (copy == nullptr) {
+    throw std::bad_alloc();
+  }
+  std::memcpy(copy, text.c_str(), text.size() + 1);
+  *target = copy;
+  return {};
+}
+
+// Gives a JSON result.
+inline Status give(const nlohmann::json& result, char** target) {
+  return give_text(result.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), target);
+}
+
+// Gives a JSON result to a callback; whether it asked to stop.
+inline bool stops(zo_on_json callback, void* user, const nlohmann::json& value) {
+  return callback != nullptr &&
+         callback(user, value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str()) != 0;
 }
 
 // A path that a message can name.
@@ -80,14 +101,33 @@ inline Status check_path(const char* path, const char* name) {
                          : Status(Failure{ZO_INVALID_ARGUMENT, name, "an empty text", "a path", "Pass one."});
 }
 
-// The keys of a caller's `trusted_keys`; none where it is null.
-inline Status read_keys(const char* text, std::optional<TrustedKeys>& keys) {
-  keys.reset();
-  if (text != nullptr) {
-    ZO_ASSIGN(parsed, parse_keys(text));
+// The keys of the option `trusted_keys`; none if it is absent.
+inline Result<std::optional<TrustedKeys>> trusted_keys(const Options& options) {
+  std::optional<TrustedKeys> keys;
+  if (options.has("trusted_keys")) {
+    std::string lines;
+    for (const nlohmann::json& key : options.value("trusted_keys")) {
+      lines += key.get<std::string>() + "\n";
+    }
+    ZO_ASSIGN(parsed, parse_keys(lines));
     keys = std::move(parsed);
   }
-  return {};
+  return keys;
+}
+
+// The conversation in a list of {"role", "content"}.
+inline Result<std::vector<Message>> read_messages(const nlohmann::json& list) {
+  std::vector<Message> messages;
+  for (const nlohmann::json& one : list) {
+    for (const char* const key : {"role", "content"}) {
+      if (!one.is_object() || !one.contains(key) || !one[key].is_string()) {
+        return Failure{ZO_INVALID_ARGUMENT, "message " + std::to_string(messages.size() + 1),
+                       std::string("no text as ") + key, "role and content, two texts", "Correct the message."};
+      }
+    }
+    messages.push_back({one["role"], one["content"]});
+  }
+  return messages;
 }
 
 // A host's zo_on_part as a GoOn, called as often as the header says, and at the end.
@@ -109,56 +149,5 @@ class Parts {
   void* user_;
   std::chrono::steady_clock::time_point next_{};
 };
-
-// Larger than any struct of a release to come.
-inline constexpr size_t kLargestStruct = 4096;
-
-inline Failure bad_size(uint32_t given, size_t known, const char* name) {
-  return {ZO_INVALID_ARGUMENT, std::string(name) + ".struct_size", std::to_string(given), std::to_string(known),
-          "Set it to sizeof; build the host against this library's header."};
-}
-
-// Copies a caller's struct. `least` is the size of the first one that this ABI version had.
-template <typename T>
-Status read_struct(const T& given, size_t least, const char* name, T& known) {
-  const size_t size = given.struct_size;
-  if (size < least || size > kLargestStruct) {
-    return bad_size(given.struct_size, sizeof(T), name);
-  }
-  const auto* bytes = reinterpret_cast<const unsigned char*>(&given);
-  if (size > sizeof(T) && std::any_of(bytes + sizeof(T), bytes + size, [](unsigned char byte) { return byte != 0; })) {
-    return Failure{ZO_INVALID_ARGUMENT, name, "a field that this library does not know",
-                   "only those of ABI version " + std::to_string(ZO_ABI_VERSION) + " with another value than zero",
-                   "Use a newer library, or leave the new field at zero."};
-  }
-  known = {};
-  std::memcpy(&known, bytes, std::min(size, sizeof(T)));
-  return {};
-}
-
-// A caller's options of opening, of which the first struct of this ABI version ended before `cache`; the defaults where there
-// are none.
-inline Status read_options(const zo_open_options* options, zo_open_options& known) {
-  known = {};
-  if (options != nullptr) {
-    ZO_TRY(read_struct(*options, offsetof(zo_open_options, cache), "zo_open_options", known));
-  }
-  known.struct_size = sizeof(zo_open_options);
-  return {};
-}
-
-// Fills a caller's struct as far as it reaches.
-template <typename T>
-Status write_struct(T value, size_t least, const char* name, T* target) {
-  const uint32_t size = target->struct_size;
-  if (size < least || size > kLargestStruct) {
-    return bad_size(size, sizeof(T), name);
-  }
-  value.struct_size = size;
-  auto* bytes = reinterpret_cast<unsigned char*>(target);
-  std::memcpy(bytes, &value, std::min<size_t>(size, sizeof(T)));
-  std::fill(bytes + std::min<size_t>(size, sizeof(T)), bytes + size, static_cast<unsigned char>(0));
-  return {};
-}
 
 }  // namespace zoexport::c

@@ -1,26 +1,42 @@
-// What the device says of itself against the limits of a job.
+// The condition of the device against the limits of a job.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
+#include "session/options.h"
 #include "session/result.h"
 #include "zoexport/job.h"
 
 namespace zoexport {
 
-// Nothing is known.
+// Why a job does not continue.
+enum class Wait { kNone, kAsked, kHeat, kBattery, kDisk, kMemory, kBackground };
+
+// As zo_job_view and zo_job_pause have it; a reason for a pause that is none of these is "asked".
+const char* wait_text(Wait wait);
+Wait pause_from_text(const std::string& text);
+
+// Options "limits".
+struct Limits {
+  int32_t heat;
+  double hottest, cooled;
+  double battery;
+  uint64_t free_bytes, memory_bytes;
+  double poll_seconds;
+};
+
+// Refuses limits below which a job could never continue.
+Result<Limits> read_limits(const Options& options);
+
 zo_conditions unknown_conditions();
-zo_limits default_limits();
-// Refuses limits under which a job could never go on.
-Status check_limits(const zo_limits& limits);
 
-// What is in the way of taking a step: one of ZO_WAIT_DISK, _MEMORY, _HEAT, _BATTERY, or ZO_WAIT_NONE.
-int32_t obstacle(const zo_conditions& now, const zo_limits& limits);
-// Whether a job that waits for `reason` may go on.
-bool passed(int32_t reason, const zo_conditions& now, const zo_limits& limits);
+// What prevents a step: disk, memory, heat or battery.
+Wait obstacle(const zo_conditions& now, const Limits& limits);
+// Whether a job that waits may continue.
+bool passed(Wait reason, const zo_conditions& now, const Limits& limits);
 
-// What the person is told of a job that does not go on for `reason`; `folder` is the job's.
-Failure waiting_message(int32_t reason, const zo_conditions& now, const zo_limits& limits, const std::string& folder);
+// The message about a job that does not continue; `folder` is the job's.
+Failure waiting_message(Wait reason, const zo_conditions& now, const Limits& limits, const std::string& folder);
 
 }  // namespace zoexport

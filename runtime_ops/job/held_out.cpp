@@ -1,19 +1,10 @@
 #include "job/held_out.h"
 
-#include <limits>
-
 #include "job/calls.h"
 
 namespace zoexport {
-namespace {
 
 using nlohmann::json;
-
-double number(const json& value) {
-  return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
-}
-
-}  // namespace
 
 HeldOut::HeldOut(const json& state) {
   const json validation = state.value("validation", json());
@@ -23,14 +14,13 @@ HeldOut::HeldOut(const json& state) {
   begun_ = state.value("steps", uint64_t{0}) > 0;
   sha256_ = validation["data"]["sha256"].get<std::string>();
   examples_ = validation["data"]["examples"].get<uint64_t>();
-  every_ = validation["every"].get<uint32_t>();
-  patience_ = validation["patience"].get<uint32_t>();
+  every_ = validation["every"].get<uint64_t>();
+  patience_ = validation["patience"].get<uint64_t>();
   keep_best_ = validation["keep"] == "best";
   ended_ = validation["ended"].get<bool>();
-  for (const json& one : validation["evaluations"]) {
-    made_.push_back({sizeof(zo_evaluated), one["step"] == validation["best_step"] ? 1u : 0u,
-                     one["step"].get<uint64_t>(), number(one["loss"]), number(one["accuracy"]),
-                     number(one["token_accuracy"]), number(one["margin"])});
+  made_ = validation["evaluations"];
+  for (json& one : made_) {
+    one["best"] = one["step"] == validation["best_step"];
   }
 }
 
@@ -42,11 +32,11 @@ Result<HeldOut> HeldOut::with(const JobRecord& asked, const zo_dataset* examples
   ZO_ASSIGN(sha256, digest_of(examples));
   now.sha256_ = sha256;
   now.examples_ = zo_dataset_size(examples);
-  now.every_ = asked.eval_every > 0 ? asked.eval_every : now.every_;
-  now.patience_ = asked.patience > 0 ? asked.patience : now.patience_;
-  now.keep_best_ = asked.keep == ZO_KEEP_DEFAULT ? now.keep_best_ : asked.keep == ZO_KEEP_BEST;
+  now.every_ = asked.validation.value("eval_every", now.every_);
+  now.patience_ = asked.validation.value("patience", now.patience_);
+  now.keep_best_ = asked.validation.value("keep", std::string(now.keep_best_ ? "best" : "last")) == "best";
   // Losses on other examples cannot be compared.
-  now.made_ = sha256 == sha256_ ? made_ : std::vector<zo_evaluated>();
+  now.made_ = sha256 == sha256_ ? made_ : json::array();
   now.ended_ = ended_ && !is_other(now);
   return now;
 }
@@ -66,40 +56,44 @@ std::string HeldOut::told(const HeldOut& now) const {
          std::to_string(patience_) + ", keep " + (keep_best_ ? "best" : "last");
 }
 
-void HeldOut::add(const zo_evaluated& evaluated) {
-  while (!made_.empty() && made_.back().step >= evaluated.step) {
-    made_.pop_back();
+void HeldOut::add(const json& evaluated) {
+  while (!made_.empty() && made_.back()["step"] >= evaluated["step"]) {
+    made_.erase(made_.size() - 1);
   }
-  if (evaluated.best != 0) {
-    for (zo_evaluated& one : made_) {
-      one.best = 0;
+  if (evaluated["best"] == true) {
+    for (json& one : made_) {
+      one["best"] = false;
     }
   }
   made_.push_back(evaluated);
 }
 
-const zo_evaluated* HeldOut::best() const {
-  for (const zo_evaluated& one : made_) {
-    if (one.best != 0) {
+const json* HeldOut::best() const {
+  for (const json& one : made_) {
+    if (one["best"] == true) {
       return &one;
     }
   }
   return nullptr;
 }
 
-std::optional<zo_evaluation> HeldOut::evaluation(const zo_evaluated* one) const {
+json HeldOut::best_step() const { return best() == nullptr ? json() : (*best())["step"]; }
+
+json HeldOut::evaluation(const json* one) const {
   if (one == nullptr) {
-    return std::nullopt;
+    return nullptr;
   }
-  return zo_evaluation{sizeof(zo_evaluation), one->loss, one->accuracy, one->token_accuracy, examples_, one->margin};
+  json found = *one;
+  found.erase("step");
+  found.erase("best");
+  found["examples"] = examples_;
+  return found;
 }
 
-std::optional<zo_evaluation> HeldOut::untrained() const {
-  return evaluation(made_.empty() || made_.front().step > 0 ? nullptr : &made_.front());
-}
+json HeldOut::untrained() const { return evaluation(made_.empty() || made_[0]["step"] > 0 ? nullptr : &made_[0]); }
 
-std::optional<zo_evaluation> HeldOut::kept() const {
-  const zo_evaluated* const lowest = keep_best_ ? best() : nullptr;
+json HeldOut::kept() const {
+  const json* const lowest = keep_best_ ? best() : nullptr;
   return evaluation(lowest != nullptr ? lowest : made_.empty() ? nullptr : &made_.back());
 }
 

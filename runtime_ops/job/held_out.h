@@ -1,10 +1,8 @@
-// What a job's run finds on held-out examples while it trains, as its state keeps it (docs/session.md, "Validation").
+// Evaluations of a job's run on validation examples, as its state stores them (docs/session.md, "Validation").
 #pragma once
 
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "job/job_record.h"
 #include "session/result.h"
@@ -15,39 +13,41 @@ namespace zoexport {
 class HeldOut {
  public:
   HeldOut() = default;
-  // As zo_state_describe has it; of a state without held-out examples nothing.
+  // From the result of zo_state_describe.
   explicit HeldOut(const nlohmann::json& state);
 
-  // Of the run that goes on from here with what is asked for, on these examples (null: none).
+  // The run that continues from here as asked, on these examples (null: none).
   Result<HeldOut> with(const JobRecord& asked, const zo_dataset* examples) const;
 
-  // Whether a run is refused, or asked for, with `now` in its place.
+  // Whether a run refuses `now`, or asks for permission.
   bool is_other(const HeldOut& now) const;
-  // In words, for a question where `now` is other.
+  // A description for a question, if `now` is other.
   std::string told(const HeldOut& now) const;
   // Whether patience has ended the run.
   bool ended() const { return ended_; }
 
-  // In place of those from its step on.
-  void add(const zo_evaluated& evaluated);
-  // By ascending steps; the best is marked.
-  const std::vector<zo_evaluated>& made() const { return made_; }
-  const zo_evaluated* best() const;
-  // Of the values before the first step, and of those that who reads the state gets.
-  std::optional<zo_evaluation> untrained() const;
-  std::optional<zo_evaluation> kept() const;
+  // Adds an entry of zo_session_evaluations in place of those from its step on.
+  void add(const nlohmann::json& evaluated);
+  // Entries by ascending steps.
+  const nlohmann::json& made() const { return made_; }
+  // The step of the best one, or null.
+  nlohmann::json best_step() const;
+  // The evaluation before the first step, and that of the weights that readers of the state get; or null.
+  nlohmann::json untrained() const;
+  nlohmann::json kept() const;
 
  private:
-  std::optional<zo_evaluation> evaluation(const zo_evaluated* one) const;
+  const nlohmann::json* best() const;
+  nlohmann::json evaluation(const nlohmann::json* one) const;
 
   std::string sha256_;  // empty: there are none
   uint64_t examples_ = 0;
-  uint32_t every_ = 0;
-  uint32_t patience_ = 0;
+  uint64_t every_ = 0;
+  uint64_t patience_ = 0;
   bool keep_best_ = true;
   bool begun_ = false;  // else another run may take the place of this one
   bool ended_ = false;
-  std::vector<zo_evaluated> made_;
+  nlohmann::json made_ = nlohmann::json::array();
 };
 
 }  // namespace zoexport

@@ -5,12 +5,10 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
-#include "job/calls.h"
-#include "job/conditions.h"
+#include "session/decimal.h"
 #include "session/storage/files.h"
 
 namespace zoexport {
@@ -18,81 +16,34 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kNewestStep = 0.1;  // of the smoothed time of a step
 constexpr char kLeaving[] = ".leaving";
 
-// With the engine that the job was asked for, where it was.
-Result<SessionHandle> open_session(const JobRecord& job, zo_open_options options) {
-  if (!job.engine_name.empty()) {
-    options.engine_name = job.engine_name.c_str();
-  }
-  zo_session* session = nullptr;
-  ZO_TRY(call(zo_session_open, job.bundle.c_str(), &options, &session));
-  return SessionHandle(session);
-}
+constexpr char kIdle[] = "idle", kPreparing[] = "preparing", kEvaluating[] = "evaluating", kTraining[] = "training",
+               kWaiting[] = "waiting", kPaused[] = "paused", kFailed[] = "failed", kDone[] = "done";
 
-struct Data {
-  DatasetHandle train;
-  DatasetHandle held_out;  // null: of no file
-  zo_read_report report;   // of those to train on
-};
-
-// The examples of a job's files for a session's run; the tokenizer is closed again, as it takes memory. `on_part` is told of
-// each file's bytes.
-Result<Data> read_data(const JobRecord& job, zo_session* session, const zo_open_options& options, zo_on_part on_part,
-                       void* user) {
-  zo_run run = sized<zo_run>();
-  ZO_TRY(call(zo_session_run, session, &run));
-  zo_tokenizer* opened = nullptr;
-  ZO_TRY(call(zo_tokenizer_open, job.bundle.c_str(), &options, &opened));
-  const TokenizerHandle tokenizer(opened);
-  Data data{DatasetHandle(zo_dataset_new()), nullptr, sized<zo_read_report>()};
-  const zo_read_options read = {sizeof(zo_read_options), run.loss, run.pack};
-  ZO_TRY(call(zo_dataset_read_with, data.train.get(), tokenizer.get(), job.data.c_str(), &read, on_part, user,
-              &data.report));
-  if (!job.held_out.empty()) {
-    data.held_out.reset(zo_dataset_new());
-    zo_read_report ignored = sized<zo_read_report>();
-    ZO_TRY(call(zo_dataset_read_with, data.held_out.get(), tokenizer.get(), job.held_out.c_str(), &read, on_part, user,
-                &ignored));
-  }
-  return data;
-}
-
-zo_job_view empty_view() {
-  zo_job_view view = sized<zo_job_view>();
-  view.loss = view.seconds_left = view.celsius = view.part = kNaN;
-  view.before = view.after = sized<zo_evaluation>();
-  return view;
-}
-
-void show_evaluation(const std::optional<zo_evaluation>& found, int32_t& there, zo_evaluation& shown) {
-  if (found) {
-    there = 1;
-    shown = *found;
-  }
-}
-
-// What is said of a call that cannot be made while the job runs.
+// The failure of a call that cannot be made while the job runs.
 Failure busy(const char* call) {
   return {ZO_INVALID_ARGUMENT, "job", std::string(call) + " while it runs", "a job that does not run",
           "Pause it first."};
 }
 
-Result<json> described(const std::string& state) {
-  size_t size = 0;
-  ZO_TRY(call(zo_state_describe, state.c_str(), static_cast<char*>(nullptr), &size));
-  std::string text(size, '\0');
-  ZO_TRY(call(zo_state_describe, state.c_str(), text.data(), &size));
-  return json::parse(text.c_str(), nullptr, false);
+Result<json> described(const std::string& state) { return json_of(zo_state_describe, state.c_str()); }
+
+// Settings that a session takes once its state is attached; the seed goes with the attaching.
+json without_seed(json settings) {
+  settings.erase("seed");
+  return settings;
 }
 
 }  // namespace
 
 const Failure Job::kNone{ZO_OK, {}, {}, {}, {}};
 
-Job::Job(std::string folder) : folder_(std::move(folder)), view_(empty_view()) {
+Job::Job(std::string folder, json options, const zo_engine* engine)
+    : folder_(std::move(folder)),
+      options_(std::move(options)),
+      engine_(engine == nullptr ? std::nullopt : std::optional<zo_engine>(*engine)) {
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(join(folder_, "states"), ignored)) {
     if (entry.path().extension() == kLeaving) {
@@ -101,7 +52,7 @@ Job::Job(std::string folder) : folder_(std::move(folder)), view_(empty_view()) {
   }
   auto found = read_job(folder_);
   if (!found.ok()) {
-    view_.phase = ZO_JOB_FAILED;
+    view_.phase = kFailed;
     problem_ = found.failure();
     return;
   }
@@ -116,9 +67,34 @@ Job::Job(std::string folder) : folder_(std::move(folder)), view_(empty_view()) {
   }
 }
 
-Status Job::start(const JobRecord& asked, int32_t answer, const zo_open_options& options) {
+Result<SessionHandle> Job::open_bundle(const JobRecord& job) const {
+  json options = options_;
+  if (!job.engine.empty()) {
+    options["engine"] = job.engine;
+  }
+  return open_session(job.bundle, options, engine_ ? &*engine_ : nullptr);
+}
+
+// Closes the tokenizer again, as it takes memory. `on_part` gets the bytes of each file.
+Result<Job::Data> Job::read_data(const JobRecord& job, zo_session* session, zo_on_part on_part, void* user) const {
+  ZO_ASSIGN(reading, reading_of(session));
+  const std::string read = reading.dump();
+  ZO_ASSIGN(tokenizer, open_tokenizer(job.bundle, options_));
+  Data data{DatasetHandle(zo_dataset_new()), nullptr, {}};
+  ZO_ASSIGN(report,
+            json_of(zo_dataset_read, data.train.get(), tokenizer.get(), job.data.c_str(), read.c_str(), on_part, user));
+  data.report = std::move(report);
+  if (!job.held_out.empty()) {
+    data.held_out.reset(zo_dataset_new());
+    ZO_TRY(json_of(zo_dataset_read, data.held_out.get(), tokenizer.get(), job.held_out.c_str(), read.c_str(), on_part,
+                   user));
+  }
+  return data;
+}
+
+Status Job::start(const JobRecord& asked, Answer answer) {
   ZO_TRY(begin("a start"));
-  Status started = take_up(asked, answer, options);
+  Status started = take_up(asked, answer);
   if (end()) {
     ZO_TRY(remove_job(folder_));
     return Failure{ZO_CANCELLED, "job", "a request to cancel", "the start to end", "Start it again."};
@@ -133,7 +109,7 @@ Status Job::begin(const char* call) {
   }
   running_ = true;
   cancelled_ = false;
-  stop_ = ZO_WAIT_NONE;
+  stop_ = Wait::kNone;
   step_seconds_ = 0;
   return {};
 }
@@ -144,39 +120,39 @@ bool Job::end() {
   view_.seconds_left = view_.part = kNaN;
   if (cancelled_) {
     record_.reset();
-    view_ = empty_view();
+    view_ = View();
     held_out_ = HeldOut();
   }
   return cancelled_;
 }
 
-Status Job::take_up(const JobRecord& asked, int32_t answer, const zo_open_options& options) {
-  ZO_ASSIGN(session, open_session(asked, options));
-  zo_info info = sized<zo_info>();
-  ZO_TRY(call(zo_session_info, session.get(), &info));
+Status Job::take_up(const JobRecord& asked, Answer answer) {
+  ZO_ASSIGN(session, open_bundle(asked));
+  ZO_ASSIGN(info, json_of(zo_session_info, session.get()));
+  ZO_TRY(call(zo_session_configure, session.get(), asked.settings.dump().c_str()));
   JobRecord record = asked;
-  record.bundle_id = info.bundle_id;
+  record.bundle_id = info["bundle_id"];
   const JobHost nobody{};
   Part part{this, &nobody};
-  ZO_ASSIGN(data, read_data(asked, session.get(), options, Part::read, &part));
-  ZO_ASSIGN(asks, question(record, session.get(), data.train.get(), data.held_out.get()));
-  if (asks && (answer == ZO_JOB_ASK || (answer == ZO_JOB_CONTINUE && asks->nothing_left))) {
+  ZO_ASSIGN(data, read_data(asked, session.get(), Part::read, &part));
+  ZO_ASSIGN(asks, question(record, data.train.get(), data.held_out.get()));
+  if (asks && (answer == Answer::kAsk || (answer == Answer::kContinue && asks->nothing_left))) {
     return asks->message;
   }
-  record.change = asks && answer == ZO_JOB_CONTINUE;
-  if (answer == ZO_JOB_ANEW) {
+  record.change = asks && answer == Answer::kContinue;
+  if (answer == Answer::kRestart) {
     ZO_TRY(discard_state(record.bundle_id));
   }
   ZO_TRY(write_job(folder_, record));
   const std::lock_guard<std::mutex> lock(mutex_);
   record_ = std::move(record);
   show_record();
-  view_.examples = data.report.examples;
-  view_.shortened = data.report.shortened;
+  view_.examples = data.report["examples"];
+  view_.shortened = data.report["shortened"];
   return {};
 }
 
-Result<std::optional<Job::Question>> Job::question(const JobRecord& asked, zo_session* session, const zo_dataset* data,
+Result<std::optional<Job::Question>> Job::question(const JobRecord& asked, const zo_dataset* data,
                                                    const zo_dataset* held_out) const {
   const std::string folder = state_of_job(folder_, asked.bundle_id);
   if (!exists(join(folder, "state.json"))) {
@@ -184,18 +160,20 @@ Result<std::optional<Job::Question>> Job::question(const JobRecord& asked, zo_se
   }
   ZO_ASSIGN(state, described(folder));
   const uint64_t steps = state.value("steps", uint64_t{0});
-  zo_run run = sized<zo_run>();
-  ZO_TRY(call(zo_session_run, session, &run));
   ZO_ASSIGN(digest, digest_of(data));
   const json known = state.value("data", json()), settings = state.value("settings", json());
   const bool other_data = known.is_object() && known.value("sha256", std::string()) != digest;
   const HeldOut before(state);
   ZO_ASSIGN(now, before.with(asked, held_out));
-  const double rate = settings.is_object() ? settings.value("lr", run.lr) : run.lr;
-  const bool other_rate = asked.lr != 0 && asked.lr != rate;
+  std::string other_setting;
+  for (const auto& [key, value] : asked.settings.items()) {
+    if (other_setting.empty() && settings.is_object() && settings.contains(key) && settings[key] != value) {
+      other_setting = key;
+    }
+  }
   const bool other_held_out = before.is_other(now);
   const bool all_taken = steps >= asked.steps, nothing_left = all_taken || now.ended();
-  if (steps == 0 || !(other_data || other_held_out || other_rate || nothing_left)) {
+  if (steps == 0 || !(other_data || other_held_out || !other_setting.empty() || nothing_left)) {
     return std::optional<Question>();
   }
   Failure message{ZO_QUESTION, "what was trained before", std::to_string(steps) + " steps", "",
@@ -208,9 +186,9 @@ Result<std::optional<Job::Question>> Job::question(const JobRecord& asked, zo_se
   } else if (other_held_out) {
     message.found += " with " + before.told(now);
     message.expected = "steps with " + now.told(now);
-  } else if (other_rate) {
-    message.found += " with lr " + json(rate).dump();
-    message.expected = "steps with lr " + json(asked.lr).dump();
+  } else if (!other_setting.empty()) {
+    message.found += " with " + other_setting + " " + settings[other_setting].dump();
+    message.expected = "steps with " + other_setting + " " + asked.settings[other_setting].dump();
   } else if (all_taken) {
     message.expected = "fewer than the " + std::to_string(asked.steps) + " that are asked for";
   } else {
@@ -220,30 +198,30 @@ Result<std::optional<Job::Question>> Job::question(const JobRecord& asked, zo_se
   return std::optional<Question>({std::move(message), nothing_left});
 }
 
-Status Job::run(const JobHost& host, const zo_open_options& options) {
+Status Job::run(const JobHost& host) {
   ZO_TRY(begin("a second run"));
   if (!record_) {
     end();
     return Failure{ZO_INVALID_ARGUMENT, "job", "nothing to run", "a request", "Start it first."};
   }
-  Status ended = run_to_end(host, options);
+  Status ended = run_to_end(host);
   if (end() && ended.ok()) {
     ended = remove_job(folder_);
-    show(host, ZO_JOB_IDLE);
+    show(host, kIdle);
   }
   if (!ended.ok()) {
-    show(host, ZO_JOB_FAILED, ZO_WAIT_NONE, ended.failure());
+    show(host, kFailed, Wait::kNone, ended.failure());
   }
   return ended;
 }
 
-Status Job::run_to_end(const JobHost& host, const zo_open_options& options) {
-  show(host, ZO_JOB_PREPARING);
+Status Job::run_to_end(const JobHost& host) {
+  show(host, kPreparing);
   if (!may_go_on(host)) {
     return {};
   }
-  show(host, ZO_JOB_PREPARING);
-  auto opened = open(host, options);
+  show(host, kPreparing);
+  auto opened = open(host);
   if (!opened.ok()) {
     // Of a pause that was asked for while examples were read, this says why.
     return opened.failure().code == ZO_CANCELLED && !may_go_on(host) ? Status() : Status(opened.failure());
@@ -251,7 +229,7 @@ Status Job::run_to_end(const JobHost& host, const zo_open_options& options) {
   ZO_TRY(attach(*opened));
   // A run with held-out examples finds what is asked for while it trains, unless its first steps were taken without them.
   const bool meanwhile = opened->held_out != nullptr;
-  if (!meanwhile || (view().step > 0 && !held_out_.untrained())) {
+  if (!meanwhile || (view_.step > 0 && held_out_.untrained().is_null())) {
     ZO_ASSIGN(before, evaluate(*opened, host, &JobRecord::before));
     if (!before) {
       return {};
@@ -268,44 +246,40 @@ Status Job::run_to_end(const JobHost& host, const zo_open_options& options) {
     }
   }
   ZO_TRY(keep([](JobRecord& record) { record.done = true; }));
-  show(host, ZO_JOB_DONE);
+  show(host, kDone);
   return {};
 }
 
-Result<Job::Opened> Job::open(const JobHost& host, const zo_open_options& options) {
-  ZO_ASSIGN(session, open_session(*record_, options));
-  zo_info info = sized<zo_info>();
-  ZO_TRY(call(zo_session_info, session.get(), &info));
-  if (info.bundle_id != record_->bundle_id) {
-    return Failure{ZO_BUNDLE_ERROR, record_->bundle, std::string("bundle ") + info.bundle_id,
+Result<Job::Opened> Job::open(const JobHost& host) {
+  ZO_ASSIGN(session, open_bundle(*record_));
+  ZO_ASSIGN(info, json_of(zo_session_info, session.get()));
+  if (const std::string bundle_id = info["bundle_id"]; bundle_id != record_->bundle_id) {
+    return Failure{ZO_BUNDLE_ERROR, record_->bundle, "bundle " + bundle_id,
                    "bundle " + record_->bundle_id + ", as when the run was started", "Start it again."};
   }
+  ZO_TRY(call(zo_session_configure, session.get(), record_->settings.dump().c_str()));
   Part part{this, &host};
-  ZO_ASSIGN(data, read_data(*record_, session.get(), options, Part::read, &part));
+  ZO_ASSIGN(data, read_data(*record_, session.get(), Part::read, &part));
   const std::lock_guard<std::mutex> lock(mutex_);
-  view_.examples = data.report.examples;
-  view_.shortened = data.report.shortened;
+  view_.examples = data.report["examples"];
+  view_.shortened = data.report["shortened"];
   return Opened{std::move(session), std::move(data.train), std::move(data.held_out)};
 }
 
 Status Job::attach(const Opened& opened) {
   zo_session* const session = opened.session.get();
-  zo_attach_options attach = sized<zo_attach_options>();
-  attach.mode = ZO_STATE_TRAIN;
-  attach.change_settings = record_->change ? 1 : 0;
-  ZO_TRY(make_folder(join(folder_, "states")));
-  ZO_TRY(call(zo_session_attach_with, session, state().c_str(), &attach));
-  zo_run run = sized<zo_run>();
-  ZO_TRY(call(zo_session_run, session, &run));
-  if (record_->lr != 0) {
-    run.lr = record_->lr;
-    ZO_TRY(call(zo_session_configure, session, &run));
+  json options = {{"change_settings", record_->change}};
+  if (record_->settings.contains("seed")) {
+    options["seed"] = record_->settings["seed"];
   }
-  zo_info info = sized<zo_info>();
-  ZO_TRY(call(zo_session_info, session, &info));
+  ZO_TRY(make_folder(join(folder_, "states")));
+  ZO_TRY(call(zo_session_attach, session, state().c_str(), options.dump().c_str()));
+  ZO_TRY(call(zo_session_configure, session, without_seed(record_->settings).dump().c_str()));
+  ZO_ASSIGN(info, json_of(zo_session_info, session));
+  const uint64_t steps = info["steps"];
   LossHistory history;
-  zo_record record = sized<zo_record>();
-  for (uint64_t i = 0; i < info.steps; ++i) {
+  zo_record record = {};
+  for (uint64_t i = 0; i < steps; ++i) {
     ZO_TRY(call(zo_session_record, session, i, &record, static_cast<float*>(nullptr)));
     history.add(i + 1, static_cast<double>(record.loss));
   }
@@ -314,25 +288,25 @@ Status Job::attach(const Opened& opened) {
   const std::lock_guard<std::mutex> lock(mutex_);
   history_ = std::move(history);
   held_out_ = std::move(held_out);
-  view_.step = info.steps;
-  view_.loss = info.steps > 0 ? static_cast<double>(record.loss) : kNaN;
+  view_.step = steps;
+  view_.loss = steps > 0 ? static_cast<double>(record.loss) : kNaN;
   return {};
 }
 
-Result<bool> Job::evaluate(const Opened& opened, const JobHost& host, std::optional<zo_evaluation> JobRecord::* found) {
-  if (!record_->evaluate || (*record_).*found) {
+Result<bool> Job::evaluate(const Opened& opened, const JobHost& host, json JobRecord::* found) {
+  if (!record_->evaluate || !((*record_).*found).is_null()) {
     return true;
   }
-  show(host, ZO_JOB_EVALUATING);
-  zo_evaluation evaluation = sized<zo_evaluation>();
+  show(host, kEvaluating);
   const zo_dataset* data = opened.held_out ? opened.held_out.get() : opened.data.get();
   Part part{this, &host};
-  const Status status =
-      call(zo_session_evaluate, opened.session.get(), data, Part::evaluated, static_cast<void*>(&part), &evaluation);
-  if (!status.ok()) {
-    return status.failure().code == ZO_CANCELLED ? Result<bool>(false) : Result<bool>(status.failure());
+  const auto evaluation =
+      json_of(zo_session_evaluate, opened.session.get(), data, Part::evaluated, static_cast<void*>(&part));
+  if (!evaluation.ok()) {
+    const Failure& failure = evaluation.failure();
+    return failure.code == ZO_CANCELLED ? Result<bool>(false) : Result<bool>(failure);
   }
-  ZO_TRY(keep([&](JobRecord& record) { record.*found = evaluation; }));
+  ZO_TRY(keep([&](JobRecord& record) { record.*found = *evaluation; }));
   return true;
 }
 
@@ -340,7 +314,7 @@ int32_t Job::Part::read(void* user, uint64_t done, uint64_t total) {
   const auto* part = static_cast<Part*>(user);
   part->job->show_part(*part->host, done, total);
   const std::lock_guard<std::mutex> lock(part->job->mutex_);
-  return part->job->stop_ != ZO_WAIT_NONE ? 1 : 0;
+  return part->job->stop_ != Wait::kNone ? 1 : 0;
 }
 
 int32_t Job::Part::evaluated(void* user, uint64_t done, uint64_t total) {
@@ -348,8 +322,8 @@ int32_t Job::Part::evaluated(void* user, uint64_t done, uint64_t total) {
   if (!part->job->may_go_on(*part->host)) {
     return 1;
   }
-  if (part->job->view().phase != ZO_JOB_EVALUATING) {
-    part->job->show(*part->host, ZO_JOB_EVALUATING);
+  if (part->job->view_.phase != kEvaluating) {  // this thread alone changes it
+    part->job->show(*part->host, kEvaluating);
   }
   part->job->show_part(*part->host, done, total);
   return 0;
@@ -360,37 +334,32 @@ void Job::show_part(const JobHost& host, uint64_t done, uint64_t total) {
     const std::lock_guard<std::mutex> lock(mutex_);
     view_.part = total == 0 ? kNaN : static_cast<double>(done) / static_cast<double>(total);
   }
-  if (host.changed != nullptr) {
-    host.changed(host.user);
-  }
+  host.changed();
 }
 
 Result<bool> Job::train(const Opened& opened, const JobHost& host) {
   Part run{this, &host};
-  zo_train_options options = sized<zo_train_options>();
-  options.total_steps = record_->steps;
-  options.held_out = opened.held_out.get();
-  options.every = record_->eval_every;
-  options.patience = record_->patience;
-  options.keep = record_->keep;
-  options.user = &run;
-  options.on_progress = [](void* user, const zo_progress* progress) -> int32_t {
+  json options = record_->validation;
+  options["steps"] = record_->steps;
+  const std::string given = options.dump();
+  zo_train_callbacks callbacks = {};
+  callbacks.user = &run;
+  callbacks.on_progress = [](void* user, const zo_progress* progress) -> int32_t {
     const auto* of = static_cast<Part*>(user);
     return of->job->taken(*progress, *of->host) ? 0 : 1;
   };
-  options.on_part = Part::evaluated;
-  options.on_evaluated = [](void* user, const zo_evaluated* found) -> int32_t {
+  callbacks.on_part = Part::evaluated;
+  callbacks.on_evaluation = [](void* user, const char* found) -> int32_t {
     const auto* of = static_cast<Part*>(user);
-    return of->job->evaluated(*found, *of->host) ? 0 : 1;
+    return of->job->evaluated(json::parse(found), *of->host) ? 0 : 1;
   };
   for (;;) {
     if (!may_go_on(host)) {
       return false;
     }
-    show(host, ZO_JOB_TRAINING);
-    const Status status =
-        call(zo_session_train_with, opened.session.get(), static_cast<const zo_dataset*>(opened.data.get()),
-             static_cast<const zo_train_options*>(&options));
+    show(host, kTraining);
+    const Status status = call(zo_session_train, opened.session.get(), opened.data.get(), opened.held_out.get(),
+                               given.c_str(), &callbacks);
     if (status.ok()) {
       return true;
     }
@@ -400,14 +369,14 @@ Result<bool> Job::train(const Opened& opened, const JobHost& host) {
   }
 }
 
-bool Job::evaluated(const zo_evaluated& found, const JobHost& host) {
+bool Job::evaluated(const json& found, const JobHost& host) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     held_out_.add(found);
   }
-  show(host, ZO_JOB_TRAINING);
+  show(host, kTraining);
   const std::lock_guard<std::mutex> lock(mutex_);
-  return stop_ == ZO_WAIT_NONE;
+  return stop_ == Wait::kNone;
 }
 
 bool Job::taken(const zo_progress& progress, const JobHost& host) {
@@ -416,7 +385,7 @@ bool Job::taken(const zo_progress& progress, const JobHost& host) {
     const std::lock_guard<std::mutex> lock(mutex_);
     step_seconds_ =
         step_seconds_ == 0 ? progress.seconds : step_seconds_ + kNewestStep * (progress.seconds - step_seconds_);
-    view_.phase = ZO_JOB_TRAINING;  // again, after what a reference model scored
+    view_.phase = kTraining;  // again, after what a reference model scored
     view_.step = progress.step;
     view_.loss = progress.loss;
     view_.part = kNaN;
@@ -424,30 +393,28 @@ bool Job::taken(const zo_progress& progress, const JobHost& host) {
     view_.anonymous_bytes = std::max(view_.anonymous_bytes, progress.anonymous_bytes);
     history_.add(progress.step, progress.loss);
   }
-  if (host.changed != nullptr) {
-    host.changed(host.user);
-  }
+  host.changed();
   const std::lock_guard<std::mutex> lock(mutex_);
-  return stop_ == ZO_WAIT_NONE && obstacle(now, host.limits) == ZO_WAIT_NONE;
+  return stop_ == Wait::kNone && obstacle(now, host.limits) == Wait::kNone;
 }
 
 bool Job::may_go_on(const JobHost& host) {
-  for (int32_t waiting = ZO_WAIT_NONE;;) {
+  for (Wait waiting = Wait::kNone;;) {
     const zo_conditions now = look(host);
-    int32_t stop;
+    Wait stop;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       stop = stop_;
     }
-    const int32_t reason = stop != ZO_WAIT_NONE                                            ? stop
-                           : waiting != ZO_WAIT_NONE && !passed(waiting, now, host.limits) ? waiting
-                                                                                           : obstacle(now, host.limits);
-    if (reason == ZO_WAIT_NONE) {
+    const Wait reason = stop != Wait::kNone                                            ? stop
+                        : waiting != Wait::kNone && !passed(waiting, now, host.limits) ? waiting
+                                                                                       : obstacle(now, host.limits);
+    if (reason == Wait::kNone) {
       return true;
     }
-    const bool ends = stop != ZO_WAIT_NONE || reason == ZO_WAIT_MEMORY;
+    const bool ends = stop != Wait::kNone || reason == Wait::kMemory;
     if (ends || reason != waiting) {
-      show(host, ends ? ZO_JOB_PAUSED : ZO_JOB_WAITING, reason, waiting_message(reason, now, host.limits, folder_));
+      show(host, ends ? kPaused : kWaiting, reason, waiting_message(reason, now, host.limits, folder_));
     }
     if (ends) {
       return false;
@@ -455,21 +422,21 @@ bool Job::may_go_on(const JobHost& host) {
     waiting = reason;
     std::unique_lock<std::mutex> lock(mutex_);
     asked_.wait_for(lock, std::chrono::duration<double>(host.limits.poll_seconds),
-                    [&] { return stop_ != ZO_WAIT_NONE; });
+                    [&] { return stop_ != Wait::kNone; });
   }
 }
 
 zo_conditions Job::look(const JobHost& host) {
   zo_conditions now = unknown_conditions();
-  if (host.conditions != nullptr) {
-    host.conditions(host.user, &now);
+  if (host.callbacks.conditions != nullptr) {
+    host.callbacks.conditions(host.callbacks.user, &now);
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   view_.celsius = now.celsius;
   return now;
 }
 
-void Job::show(const JobHost& host, int32_t phase, int32_t reason, Failure problem) {
+void Job::show(const JobHost& host, const char* phase, Wait reason, Failure problem) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     view_.phase = phase;
@@ -477,16 +444,14 @@ void Job::show(const JobHost& host, int32_t phase, int32_t reason, Failure probl
     view_.part = kNaN;
     problem_ = std::move(problem);
   }
-  if (host.changed != nullptr) {
-    host.changed(host.user);
-  }
+  host.changed();
 }
 
 // As a record is shown that no run goes on with, yet.
 void Job::show_record() {
-  view_ = empty_view();
-  view_.phase = record_->done ? ZO_JOB_DONE : ZO_JOB_PAUSED;
-  view_.reason = record_->done ? ZO_WAIT_NONE : ZO_WAIT_ASKED;
+  view_ = View();
+  view_.phase = record_->done ? kDone : kPaused;
+  view_.reason = record_->done ? Wait::kNone : Wait::kAsked;
   view_.steps = record_->steps;
   problem_ = kNone;
   history_ = LossHistory();
@@ -500,10 +465,10 @@ Status Job::keep(Change change) {
   return write_job(folder_, *record_);
 }
 
-void Job::pause(int32_t reason) {
+void Job::pause(Wait reason) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (running_ && stop_ == ZO_WAIT_NONE) {
-    stop_ = reason == ZO_WAIT_MEMORY || reason == ZO_WAIT_BACKGROUND ? reason : ZO_WAIT_ASKED;
+  if (running_ && stop_ == Wait::kNone) {
+    stop_ = reason;
     asked_.notify_all();
   }
 }
@@ -512,12 +477,12 @@ Status Job::cancel() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (running_) {
     cancelled_ = true;
-    stop_ = ZO_WAIT_ASKED;
+    stop_ = Wait::kAsked;
     asked_.notify_all();
     return {};
   }
   record_.reset();
-  view_ = empty_view();
+  view_ = View();
   held_out_ = HeldOut();
   problem_ = kNone;
   return remove_job(folder_);
@@ -549,30 +514,33 @@ Status Job::discard_state(const std::string& bundle_id) {
   return error ? Status(system_failure(ZO_STATE_ERROR, leaving, error.value(), true)) : Status();
 }
 
-zo_job_view Job::view() const {
+json Job::view() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  zo_job_view view = view_;
-  view.evaluations = static_cast<uint32_t>(held_out_.made().size());
-  if (const zo_evaluated* const best = held_out_.best(); best != nullptr) {
-    view.has_best = 1;
-    view.best_step = best->step;
+  json before, after;
+  if (record_ && record_->evaluate) {
+    before = record_->before.is_null() ? held_out_.untrained() : record_->before;
+    if (!record_->after.is_null() || record_->done) {
+      after = record_->after.is_null() ? held_out_.kept() : record_->after;
+    }
   }
-  if (!record_ || !record_->evaluate) {
-    return view;
-  }
-  show_evaluation(record_->before ? record_->before : held_out_.untrained(), view.has_before, view.before);
-  if (record_->after || record_->done) {
-    show_evaluation(record_->after ? record_->after : held_out_.kept(), view.has_after, view.after);
-  }
-  return view;
+  return {{"phase", view_.phase},
+          {"reason", wait_text(view_.reason)},
+          {"step", view_.step},
+          {"steps", view_.steps},
+          {"examples", view_.examples},
+          {"shortened", view_.shortened},
+          {"loss", json_number(view_.loss)},
+          {"seconds_left", json_number(view_.seconds_left)},
+          {"celsius", json_number(view_.celsius)},
+          {"anonymous_bytes", view_.anonymous_bytes},
+          {"before", before},
+          {"after", after},
+          {"part", json_number(view_.part)},
+          {"best_step", held_out_.best_step()},
+          {"evaluations", held_out_.made()}};
 }
 
-std::vector<zo_evaluated> Job::evaluations() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return held_out_.made();
-}
-
-std::vector<zo_loss_point> Job::losses() const {
+std::vector<LossPoint> Job::losses() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return history_.points();
 }
@@ -587,16 +555,15 @@ std::optional<JobRecord> Job::record() const {
   return record_;
 }
 
-Result<SessionHandle> Job::session(const zo_open_options& options) const {
+Result<SessionHandle> Job::session() const {
   const std::optional<JobRecord> record = this->record();
   if (!record) {
     return Failure{ZO_INVALID_ARGUMENT, "job", "no bundle", "a request", "Start it first."};
   }
-  ZO_ASSIGN(session, open_session(*record, options));
+  ZO_ASSIGN(session, open_bundle(*record));
   const std::string state = state_of_job(folder_, record->bundle_id);
   if (exists(join(state, "state.json"))) {
-    ZO_TRY(call(zo_session_attach, session.get(), state.c_str(), static_cast<int32_t>(ZO_STATE_READ),
-                static_cast<const uint64_t*>(nullptr)));
+    ZO_TRY(call(zo_session_attach, session.get(), state.c_str(), R"({"read_only": true})"));
   }
   return session;
 }

@@ -2,10 +2,6 @@
 
 #include <unistd.h>
 
-#include <cmath>
-#include <limits>
-#include <nlohmann/json.hpp>
-
 #include "session/storage/files.h"
 #include "session/storage/json_reader.h"
 
@@ -14,7 +10,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kSchema = 1;
+constexpr int64_t kSchema = 2;
 constexpr char kFile[] = "job.json";
 constexpr size_t kIdDigits = 16;
 const char* const kFix = "Remove the file, and start again; states are kept.";
@@ -30,59 +26,43 @@ std::string found(const std::string& folder, const std::string& path) {
   return path.empty() || path[0] == '/' ? path : join(folder, path);
 }
 
-json number(double value) { return std::isfinite(value) ? json(value) : json(); }
-
-json encoded(const zo_evaluation& evaluation) {
-  return {{"loss", number(evaluation.loss)},
-          {"accuracy", number(evaluation.accuracy)},
-          {"token_accuracy", number(evaluation.token_accuracy)},
-          {"margin", number(evaluation.margin)},
-          {"examples", evaluation.examples}};
-}
-
-double number(const JsonNode& node) {
-  return node.is_null() ? std::numeric_limits<double>::quiet_NaN() : node.number();
-}
-
-int64_t number_in(const JsonNode& root, const char* key, int64_t most) {
-  return root.has(key) ? root.member(key).integer(0, most) : 0;
-}
-
-std::optional<zo_evaluation> decoded(const JsonNode& root, const char* key) {
-  if (!root.has(key)) {
-    return std::nullopt;
+json object_in(const JsonNode& node) {
+  if (!node.is_object()) {
+    node.problem("an object");
+    return json::object();
   }
-  const JsonNode node = root.member(key);
-  return zo_evaluation{sizeof(zo_evaluation), number(node.member("loss")), number(node.member("accuracy")),
-                       number(node.member("token_accuracy")),
-                       static_cast<uint64_t>(node.member("examples").integer(0, INT64_MAX)),
-                       // Earlier jobs have none.
-                       node.has("margin") ? node.member("margin").number() : std::numeric_limits<double>::quiet_NaN()};
+  return node.value();
 }
 
 }  // namespace
 
+json encode_request(const JobRecord& record) {
+  json request = record.validation;
+  request.update({{"bundle", record.bundle},
+                  {"data", record.data},
+                  {"held_out", record.held_out.empty() ? json() : json(record.held_out)},
+                  {"steps", record.steps},
+                  {"settings", record.settings},
+                  {"evaluate", record.evaluate},
+                  {"engine", record.engine.empty() ? json() : json(record.engine)}});
+  return request;
+}
+
 Status write_job(const std::string& folder, const JobRecord& record) {
-  json document = {{"schema_version", kSchema},
-                   {"bundle", kept(folder, record.bundle)},
-                   {"data", kept(folder, record.data)},
-                   {"held_out", kept(folder, record.held_out)},
-                   {"steps", record.steps},
-                   {"lr", record.lr},
-                   {"evaluate", record.evaluate},
-                   {"eval_every", record.eval_every},
-                   {"patience", record.patience},
-                   {"keep", record.keep},
-                   {"engine_name", record.engine_name},
-                   {"change", record.change},
-                   {"bundle_id", record.bundle_id},
-                   {"done", record.done}};
-  if (record.before) {
-    document["before"] = encoded(*record.before);
-  }
-  if (record.after) {
-    document["after"] = encoded(*record.after);
-  }
+  const json document = {{"schema_version", kSchema},
+                         {"bundle", kept(folder, record.bundle)},
+                         {"data", kept(folder, record.data)},
+                         {"held_out", kept(folder, record.held_out)},
+                         {"steps", record.steps},
+                         {"settings", record.settings},
+                         {"validation", record.validation},
+                         {"evaluate", record.evaluate},
+                         {"engine", record.engine},
+                         {"change", record.change},
+                         {"bundle_id", record.bundle_id},
+                         {"done", record.done},
+                         {"before", record.before},
+                         {"after", record.after}};
   const std::string text = document.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
   return write_file(job_path(folder), [&](int descriptor) { return write_all(descriptor, text.data(), text.size()); });
 }
@@ -96,29 +76,24 @@ Result<std::optional<JobRecord>> read_job(const std::string& folder) {
   ZO_ASSIGN(document, parse_json(text.data(), text.data() + text.size(), ZO_STATE_ERROR, path, kFix));
   JsonProblems problems(ZO_STATE_ERROR, path, kFix);
   const JsonNode root(&document, "", &problems);
-  const int64_t schema = root.member("schema_version").integer(1, INT32_MAX);
-  ZO_TRY(problems.status());
-  if (schema > kSchema) {
-    return Failure{ZO_STATE_ERROR, path, "schema_version " + std::to_string(schema),
-                   "at most " + std::to_string(kSchema), "Update the app."};
-  }
+  root.member("schema_version").integer(kSchema, kSchema);
   JobRecord record;
   record.bundle = found(folder, root.member("bundle").text());
   record.data = found(folder, root.member("data").text());
   record.held_out = found(folder, root.member("held_out").text());
   record.steps = static_cast<uint64_t>(root.member("steps").integer(1, INT64_MAX));
-  record.lr = root.member("lr").number();
+  record.settings = object_in(root.member("settings"));
+  record.validation = object_in(root.member("validation"));
   record.evaluate = root.member("evaluate").boolean();
-  // Not there at first.
-  record.eval_every = static_cast<uint32_t>(number_in(root, "eval_every", UINT32_MAX));
-  record.patience = static_cast<uint32_t>(number_in(root, "patience", UINT32_MAX));
-  record.keep = static_cast<int32_t>(number_in(root, "keep", ZO_KEEP_BEST));
-  record.engine_name = root.has("engine_name") ? root.member("engine_name").text() : "";
+  record.engine = root.member("engine").text();
   record.change = root.member("change").boolean();
   record.bundle_id = root.member("bundle_id").text();
   record.done = root.member("done").boolean();
-  record.before = decoded(root, "before");
-  record.after = decoded(root, "after");
+  for (const auto& [key, target] : {std::pair("before", &record.before), std::pair("after", &record.after)}) {
+    if (root.has(key)) {
+      *target = object_in(root.member(key));
+    }
+  }
   // It names a folder.
   if (record.bundle_id.size() != 64 || record.bundle_id.find_first_not_of("0123456789abcdef") != std::string::npos) {
     root.member("bundle_id").problem("64 hexadecimal digits");

@@ -1,36 +1,38 @@
-// job.json: what a job was asked for and what it has found, for the process that goes on with it.
+// job.json: what a job was asked for and what it has found, for the process that continues it.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
 #include "session/result.h"
-#include "zoexport/job.h"
 
 namespace zoexport {
 
 struct JobRecord {
+  // Options "job", with absolute paths.
   std::string bundle;
   std::string data;
   std::string held_out;  // empty: none; then evaluations before and after are on data
   uint64_t steps = 0;
-  double lr = 0;  // 0: that of the run, or of the bundle
+  nlohmann::json settings = nlohmann::json::object();    // of the run, by key
+  nlohmann::json validation = nlohmann::json::object();  // eval_every, patience and keep, if given
   bool evaluate = false;
-  // As zo_train_options has them.
-  uint32_t eval_every = 0;
-  uint32_t patience = 0;
-  int32_t keep = ZO_KEEP_DEFAULT;
-  std::string engine_name;  // empty: that of the options that it is run with
-  bool change = false;      // the person wants the state to go on with what is asked for
-  std::string bundle_id;    // which names the state's folder
+  std::string engine;  // empty: that of the job's options
+
+  bool change = false;    // the user wants the state to continue with this request
+  std::string bundle_id;  // names the state's folder
   bool done = false;
-  std::optional<zo_evaluation> before;
-  std::optional<zo_evaluation> after;
+  nlohmann::json before;  // evaluations; null: not made yet
+  nlohmann::json after;
 };
 
-// Paths within `folder` are written as such, since an app's folders move with its updates.
+// The request as zo_job_request gives it.
+nlohmann::json encode_request(const JobRecord& record);
+
+// Stores paths within `folder` relative to it, since an app's folders move with its updates.
 Status write_job(const std::string& folder, const JobRecord& record);
-// None where there is no file.
+// None if there is no file.
 Result<std::optional<JobRecord>> read_job(const std::string& folder);
 Status remove_job(const std::string& folder);
 

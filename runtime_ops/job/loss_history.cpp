@@ -16,7 +16,7 @@ void LossHistory::add(uint64_t step, double loss) {
     return;
   }
   for (size_t i = 0; i < kMost / 2; ++i) {
-    const zo_loss_point &first = points_[2 * i], &second = points_[2 * i + 1];
+    const LossPoint &first = points_[2 * i], &second = points_[2 * i + 1];
     points_[i] = {second.step, (first.loss + second.loss) / 2};
   }
   points_.resize(kMost / 2);

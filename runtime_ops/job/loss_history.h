@@ -5,9 +5,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "zoexport/job.h"
-
 namespace zoexport {
+
+// The mean loss of the steps from the point before to `step`.
+struct LossPoint {
+  uint64_t step;
+  double loss;
+};
 
 // Fewer than kMost points, whatever the number of steps: where they become as many, two neighbours become one, their mean.
 class LossHistory {
@@ -15,10 +19,10 @@ class LossHistory {
   static constexpr size_t kMost = 400;
 
   void add(uint64_t step, double loss);
-  const std::vector<zo_loss_point>& points() const { return points_; }
+  const std::vector<LossPoint>& points() const { return points_; }
 
  private:
-  std::vector<zo_loss_point> points_;
+  std::vector<LossPoint> points_;
   uint64_t each_ = 1;   // steps of a point
   uint64_t count_ = 0;  // steps of the point that is not there yet
   double sum_ = 0;

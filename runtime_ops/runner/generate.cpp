@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "bindings/handles.h"
+#include "job/calls.h"
 
 namespace zoexport::runner {
 namespace {
@@ -36,16 +36,9 @@ int32_t on_text(void* user, const char* text, size_t size) {
   return *said->stop;
 }
 
-// Tokens a second, to two places; nothing where none were counted.
+// Tokens per second, to two places; null if none were counted.
 json rate(double count, double seconds) {
   return count > 0 && seconds > 0 ? json(std::round(count / seconds * 100) / 100) : json();
-}
-
-const char* stop_text(int32_t stop) {
-  return stop == ZO_STOP_TOKEN    ? "eos"
-         : stop == ZO_STOP_STRING ? "string"
-         : stop == ZO_STOP_CALLER ? "caller"
-                                  : "length";
 }
 
 // Generates with the options of the command line.
@@ -53,109 +46,73 @@ struct Call {
   const Options& options;
   zo_session* session;
   const volatile std::sig_atomic_t& stop;
-  json& out;
-  zo_error& error;
 
-  // What follows a prompt; `shown`: printed as it comes.
-  zo_status answer(const zo_prompt& prompt, bool shown) const;
+  // Continues a prompt or a conversation; `shown`: prints it as it comes.
+  Result<json> answer(const json& prompt, bool shown) const {
+    json wanted = options.generate;
+    wanted.update(prompt);
+    if (options.seed) {
+      wanted["seed"] = *options.seed;
+    }
+    if (!options.adapter.empty()) {
+      wanted["adapter"] = kAdapter;
+    }
+    Said said{shown, &stop, {}};
+    ZO_ASSIGN(made, json_of(zo_session_generate, session, wanted.dump().c_str(), on_token, on_text,
+                            static_cast<void*>(&said)));
+    if (shown) {
+      std::printf("\n");
+    }
+    const double anonymous = made["anonymous_bytes"], prompt_tokens = made["prompt_tokens"];
+    return json{
+        {"text", made["text"]},
+        {"tokens", said.tokens},
+        {"prompt_tokens", made["prompt_tokens"]},
+        {"stop", made["stop"]},
+        {"prefill_tokens_per_second", rate(prompt_tokens, made["prefill_seconds"])},
+        {"decode_tokens_per_second", rate(static_cast<double>(said.tokens.size()) - 1, made["decode_seconds"])},
+        {"peak_anonymous_mb", anonymous == 0 ? json() : json(std::round(anonymous / kBytesOfTenthMegabyte) / 10)}};
+  }
 };
 
-zo_status Call::answer(const zo_prompt& prompt, bool shown) const {
-  zo_generate_options wanted = sized<zo_generate_options>();
-  wanted.max_tokens = options.max_tokens;
-  wanted.temperature = options.temperature;
-  wanted.top_k = options.top_k;
-  wanted.top_p = options.top_p;
-  wanted.min_p = options.min_p;
-  wanted.repetition_penalty = options.repetition_penalty;
-  wanted.seed = options.seed.value_or(0);
-  wanted.sliding = options.sliding ? 1 : 0;
-  wanted.adapter = options.adapter.empty() ? nullptr : kAdapter;
-  wanted.messages = prompt.messages;
-  wanted.message_count = prompt.message_count;
-  if (prompt.message_count == 0) {
-    wanted.text = prompt.text;
-    wanted.text_size = prompt.text_size;
-  }
-  std::vector<const char*> stops;
-  stops.reserve(options.stops.size());
-  for (const std::string& one : options.stops) {
-    stops.push_back(one.c_str());
-  }
-  wanted.stop_strings = stops.data();
-  wanted.stop_string_count = stops.size();
-  wanted.on_text = on_text;
-  Said said{shown, &stop, {}};
-  zo_generation made = sized<zo_generation>();
-  const zo_status status = zo_session_generate(session, &wanted, on_token, &said, &made, &error);
-  if (status != ZO_OK) {
-    return status;
-  }
-  if (shown) {
-    std::printf("\n");
-  }
-  const double anonymous = std::round(static_cast<double>(made.anonymous_bytes) / kBytesOfTenthMegabyte) / 10;
-  out = {{"text", std::string(made.text, made.text_size)},
-         {"tokens", said.tokens},
-         {"prompt_tokens", made.prompt_tokens},
-         {"stop", stop_text(made.stop)},
-         {"prefill_tokens_per_second", rate(static_cast<double>(made.prompt_tokens), made.prefill_seconds)},
-         {"decode_tokens_per_second", rate(static_cast<double>(said.tokens.size()) - 1, made.decode_seconds)},
-         {"peak_anonymous_mb", made.anonymous_bytes == 0 ? json() : json(anonymous)}};
-  return ZO_OK;
-}
-
-// The prompts of a file, each of which becomes a line of JSON.
+// The prompts of a file.
 struct Lines {
-  const Call& call;
-  bool answers;
-  zo_status status;
+  const volatile std::sig_atomic_t& stop;
+  std::vector<json> prompts;
 
-  static int32_t pass(void* user, const zo_prompt* prompt) {
+  static int32_t add(void* user, const char* prompt) {
     auto* lines = static_cast<Lines*>(user);
-    if (lines->answers) {
-      lines->status = lines->call.answer(*prompt, false);
-      if (lines->status == ZO_OK) {
-        std::printf("%s\n", lines->call.out.dump().c_str());
-        std::fflush(stdout);
-      }
-    }
-    return lines->status == ZO_OK ? lines->call.stop : 1;
+    lines->prompts.push_back(json::parse(prompt));
+    return lines->stop;
   }
 };
 
 }  // namespace
 
-zo_status generate(const Options& options, zo_session* session, const volatile std::sig_atomic_t& stop, json& out,
-                   zo_error& error) {
+Result<json> generate(const Options& options, zo_session* session, const volatile std::sig_atomic_t& stop) {
   if (!options.adapter.empty()) {
-    const zo_status loaded = zo_session_load_adapter(session, kAdapter, options.adapter.c_str(), &error);
-    if (loaded != ZO_OK) {
-      return loaded;
-    }
+    ZO_TRY(call(zo_session_load_adapter, session, kAdapter, options.adapter.c_str()));
   }
-  const Call call{options, session, stop, out, error};
+  const Call call{options, session, stop};
   if (options.data.empty()) {
     const std::string prompt = options.prompt.value_or("");
-    const zo_message message{"user", prompt.c_str()};
-    return options.chat ? call.answer({sizeof(zo_prompt), nullptr, 0, &message, 1}, !options.json)
-                        : call.answer({sizeof(zo_prompt), prompt.c_str(), prompt.size(), nullptr, 0}, !options.json);
+    return options.chat
+               ? call.answer({{"messages", json::array({json{{"role", "user"}, {"content", prompt}}})}}, !options.json)
+               : call.answer({{"prompt", prompt}}, !options.json);
   }
-  // All lines are read first: a bad one is said before minutes of text.
-  zo_error failed = {};
-  Lines lines{call, false, ZO_OK};
-  zo_status status = zo_prompts_read(options.data.c_str(), Lines::pass, &lines, &failed);
-  if (status == ZO_OK) {
-    lines.answers = true;
-    status = zo_prompts_read(options.data.c_str(), Lines::pass, &lines, &failed);
+  Lines lines{stop, {}};  // all are read first: a bad line fails before minutes of text
+  ZO_TRY(zoexport::call(zo_prompts_read, options.data.c_str(), Lines::add, static_cast<void*>(&lines)));
+  json last;
+  for (const json& prompt : lines.prompts) {
+    ZO_ASSIGN(made, call.answer(prompt, false));
+    std::printf("%s\n", made.dump().c_str());
+    std::fflush(stdout);
+    last = std::move(made);
+    if (stop != 0) {
+      return Failure{ZO_CANCELLED, options.data, "a request to stop", "all prompts to be continued", "Run it again."};
+    }
   }
-  if (lines.status != ZO_OK) {
-    return lines.status;  // of a prompt, whose message is in `error`
-  }
-  if (status != ZO_OK) {
-    error = failed;
-  }
-  return status;
+  return last;
 }
 
 }  // namespace zoexport::runner

@@ -9,10 +9,9 @@
 
 namespace zoexport::runner {
 
-// Continues the options' prompt, with what was trained or with an adapter; `out` gets the keys of `zoexport generate --json`.
-// Without --json the text is printed as it comes. Of a file of prompts each result is printed as a line of JSON. `stop` is looked
-// at after every token.
-zo_status generate(const Options& options, zo_session* session, const volatile std::sig_atomic_t& stop,
-                   nlohmann::json& out, zo_error& error);
+// Continues the options' prompt, with what was trained or with an adapter; returns the keys of `zoexport generate --json`.
+// Without --json it prints the text as it comes. For a file of prompts it prints each result as a line of JSON. It checks
+// `stop` after every token.
+Result<nlohmann::json> generate(const Options& options, zo_session* session, const volatile std::sig_atomic_t& stop);
 
 }  // namespace zoexport::runner

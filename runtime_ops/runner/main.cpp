@@ -9,22 +9,18 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
-#include <memory>
-#include <nlohmann/json.hpp>
 #include <vector>
 
-#include "bindings/handles.h"
+#include "job/calls.h"
 #include "runner/generate.h"
 #include "runner/options.h"
-#include "zoexport/session.h"
+#include "session/decimal.h"
 
 namespace {
 
+using namespace zoexport;
 using nlohmann::json;
-using zoexport::DatasetHandle;
-using zoexport::SessionHandle;
-using zoexport::sized;
-using zoexport::runner::Options;
+using runner::Options;
 
 constexpr double kMegabyte = 1e6;
 
@@ -50,140 +46,86 @@ int exit_code(int32_t code) {
   }
 }
 
-int fail(const Options& options, const zo_error& error) {
-  std::fprintf(stderr, "error: %s: found %s; expected %s. %s\n", error.where, error.found, error.expected, error.fix);
-  if (options.json) {
+int fail(const Failure& failure, bool as_json) {
+  std::fprintf(stderr, "error: %s: found %s; expected %s. %s\n", failure.where.c_str(), failure.found.c_str(),
+               failure.expected.c_str(), failure.fix.c_str());
+  if (as_json) {
     const json out = {
-        {"error", {{"where", error.where}, {"found", error.found}, {"expected", error.expected}, {"fix", error.fix}}}};
+        {"error",
+         {{"where", failure.where}, {"found", failure.found}, {"expected", failure.expected}, {"fix", failure.fix}}}};
     std::printf("%s\n", out.dump(-1, ' ', false, json::error_handler_t::replace).c_str());
   }
-  return exit_code(error.code);
-}
-
-zo_open_options open_options(const Options& options) {
-  return {sizeof(zo_open_options),
-          options.threads,
-          options.skip_hashes ? 1u : 0u,
-          nullptr,
-          options.cache ? options.cache->c_str() : nullptr,
-          options.trusted ? options.trusted->c_str() : nullptr,
-          options.engine.empty() ? nullptr : options.engine.c_str(),
-          options.timings ? 1u : 0u};
+  return exit_code(failure.code);
 }
 
 // Attaches the state, and takes the settings of the command line.
-zo_status begin_run(const Options& options, zo_session* session, zo_error& error) {
-  // That of generate is of what is drawn.
-  const std::optional<uint64_t> seed = options.verb == "generate" ? std::nullopt : options.seed;
-  zo_status status = ZO_OK;
+Status begin_run(const Options& options, zo_session* session) {
+  json settings = options.settings;
+  if (options.verb == "train" && options.seed) {
+    settings["seed"] = *options.seed;
+  }
   if (!options.state.empty()) {
-    zo_attach_options attach = sized<zo_attach_options>();
-    attach.mode = options.verb == "train" ? ZO_STATE_TRAIN : ZO_STATE_READ;
-    attach.seed = seed ? &*seed : nullptr;
-    attach.recover = options.recover ? 1 : 0;
-    attach.change_settings = options.change_settings ? 1 : 0;
-    attach.last = options.last ? 1 : 0;
-    status = zo_session_attach_with(session, options.state.c_str(), &attach, &error);
+    json attach = options.attach;
+    attach["read_only"] = options.verb != "train";
+    attach["seed"] = settings.value("seed", json());
+    ZO_TRY(call(zo_session_attach, session, options.state.c_str(), attach.dump().c_str()));
   }
-  zo_run run = sized<zo_run>();
-  if (status == ZO_OK) {
-    status = zo_session_run(session, &run, &error);
-  }
-  if (status != ZO_OK) {
-    return status;
-  }
-  run.lr = options.lr.value_or(run.lr);
-  run.eps = options.eps.value_or(run.eps);
-  run.seed = seed.value_or(run.seed);
-  run.batch = options.batch.value_or(run.batch);
-  run.accumulate = options.accumulate.value_or(run.accumulate);
-  run.momentum = options.momentum.value_or(run.momentum);
-  run.weight_decay = options.weight_decay.value_or(run.weight_decay);
-  run.clip = options.clip.value_or(run.clip);
-  run.checkpoint_every = options.checkpoint_every.value_or(run.checkpoint_every);
-  run.keep_mb = options.keep_mb.value_or(run.keep_mb);
-  run.cache_prefix_mb = options.cache_prefix_mb.value_or(run.cache_prefix_mb);
-  run.schedule = options.schedule.value_or(run.schedule);
-  run.warmup = options.warmup.value_or(run.warmup);
-  run.loss = options.loss.value_or(run.loss);
-  run.dpo_beta = options.dpo_beta.value_or(run.dpo_beta);
-  run.orpo_beta = options.orpo_beta.value_or(run.orpo_beta);
-  run.choices = options.choices.value_or(run.choices);
-  run.pack = options.pack.value_or(run.pack);
-  run.difference = options.difference.value_or(run.difference);
-  return zo_session_configure(session, &run, &error);
+  return call(zo_session_configure, session, settings.dump().c_str());
 }
 
 // The examples of a file, tokenized or of data; the tokenizer is closed again, as it takes memory.
-zo_status read_examples(const Options& options, zo_session* session, const std::string& tokenized,
-                        const std::string& data, zo_dataset* dataset, uint64_t& shortened, zo_error& error) {
+Result<DatasetHandle> read_examples(const Options& options, zo_session* session, const std::string& tokenized,
+                                    const std::string& data, json& out) {
+  DatasetHandle dataset(zo_dataset_new());
   if (data.empty()) {
-    return zo_dataset_load(dataset, tokenized.c_str(), &error);
+    ZO_TRY(call(zo_dataset_load, dataset.get(), tokenized.c_str()));
+    return dataset;
   }
-  zo_run run = sized<zo_run>();
-  zo_status status = zo_session_run(session, &run, &error);
-  const zo_open_options open = open_options(options);
-  zo_tokenizer* tokenizer = nullptr;
-  status = status == ZO_OK ? zo_tokenizer_open(options.bundle.c_str(), &open, &tokenizer, &error) : status;
-  zo_read_report report = sized<zo_read_report>();
-  if (status == ZO_OK) {
-    const zo_read_options read = {sizeof(zo_read_options), options.loss.value_or(run.loss),
-                                  options.pack.value_or(run.pack)};
-    status = zo_dataset_read_with(dataset, tokenizer, data.c_str(), &read, stop_at_part, nullptr, &report, &error);
+  ZO_ASSIGN(reading, reading_of(session));
+  for (const auto& [key, value] : reading.items()) {
+    reading[key] = options.settings.value(key, value);
   }
-  zo_tokenizer_close(tokenizer);
-  if (report.note[0] != '\0') {
-    std::fprintf(stderr, "%s\n", report.note);
+  ZO_ASSIGN(tokenizer, open_tokenizer(options.bundle, options.open));
+  ZO_ASSIGN(report, json_of(zo_dataset_read, dataset.get(), tokenizer.get(), data.c_str(), reading.dump().c_str(),
+                            stop_at_part, static_cast<void*>(nullptr)));
+  if (const std::string note = report["note"]; !note.empty()) {
+    std::fprintf(stderr, "%s\n", note.c_str());
   }
-  shortened = report.shortened;
-  return status;
+  out["shortened"] = report["shortened"];
+  return dataset;
 }
 
-// Those of the command line; `held_out` stays empty where none are asked for.
-zo_status read_data(const Options& options, zo_session* session, zo_dataset* dataset, DatasetHandle& held_out,
-                    json& out, zo_error& error) {
-  uint64_t shortened = 0;
-  zo_status status = read_examples(options, session, options.examples, options.data, dataset, shortened, error);
-  if (!options.data.empty()) {
-    out["shortened"] = shortened;
-  }
-  if (status == ZO_OK && options.validates()) {
-    held_out.reset(zo_dataset_new());
-    status =
-        read_examples(options, session, options.eval_examples, options.eval_data, held_out.get(), shortened, error);
-  }
-  return status;
-}
+struct Data {
+  DatasetHandle train;
+  DatasetHandle held_out;  // null: none are given
+};
 
-json number(double value) { return std::isfinite(value) ? json(value) : json(); }
+Result<Data> read_data(const Options& options, zo_session* session, json& out) {
+  ZO_ASSIGN(dataset, read_examples(options, session, options.examples, options.data, out));
+  Data data{std::move(dataset), nullptr};
+  if (options.validates()) {
+    json ignored;
+    ZO_ASSIGN(held_out, read_examples(options, session, options.eval_examples, options.eval_data, ignored));
+    data.held_out = std::move(held_out);
+  }
+  return data;
+}
 
 json megabytes(uint64_t bytes) { return bytes == 0 ? json() : json(std::round(static_cast<double>(bytes) / 1e5) / 10); }
 
-// What each program has cost since the session was opened, of those that ran.
-json program_costs(zo_session* session) {
-  json costs = json::object();
-  zo_program_cost cost = sized<zo_program_cost>();
-  for (uint32_t i = 0; zo_session_program_cost(session, i, &cost, nullptr) == ZO_OK; ++i) {
-    if (cost.calls > 0) {
-      costs[cost.name] = {{"calls", cost.calls}, {"seconds", cost.seconds}, {"load_seconds", cost.load_seconds}};
+// The costs of programs and kernels that ran, by name.
+void add_costs(zo_session* session, json& out) {
+  const auto costs = json_of(zo_session_costs, session);
+  for (const auto& [kind, count] : {std::pair("programs", "calls"), std::pair("kernels", "dispatches")}) {
+    out[kind] = json::object();
+    for (json one : costs.ok() ? (*costs)[kind] : json::array()) {
+      const std::string name = one["name"];
+      if (one[count] > 0) {
+        one.erase("name");
+        out[kind][name] = std::move(one);
+      }
     }
   }
-  return costs;
-}
-
-// Likewise each kind of kernel, where the engine counts them.
-json kernel_costs(zo_session* session) {
-  json costs = json::object();
-  zo_kernel_cost cost = sized<zo_kernel_cost>();
-  for (uint32_t i = 0; zo_session_kernel_cost(session, i, &cost, nullptr) == ZO_OK; ++i) {
-    if (cost.dispatches > 0) {
-      costs[cost.name] = {{"dispatches", cost.dispatches},
-                          {"seconds", number(cost.seconds)},
-                          {"flops", cost.flops},
-                          {"bytes", cost.bytes}};
-    }
-  }
-  return costs;
 }
 
 struct Progress {
@@ -198,11 +140,10 @@ int32_t on_progress(void* user, const zo_progress* progress) {
   kept->seconds.push_back(progress->seconds);
   kept->peak_anonymous = std::max(kept->peak_anonymous, progress->anonymous_bytes);
   if (kept->options->timings) {
-    const json line = {{"step", progress->step},
-                       {"seconds", progress->seconds},
-                       {"anonymous_mb", megabytes(progress->anonymous_bytes)},
-                       {"programs", program_costs(kept->session)},
-                       {"kernels", kernel_costs(kept->session)}};
+    json line = {{"step", progress->step},
+                 {"seconds", progress->seconds},
+                 {"anonymous_mb", megabytes(progress->anonymous_bytes)}};
+    add_costs(kept->session, line);
     std::printf("%s\n", line.dump().c_str());
     std::fflush(stdout);
   }
@@ -213,123 +154,130 @@ int32_t on_progress(void* user, const zo_progress* progress) {
   return stop_requested;
 }
 
-int32_t on_evaluated(void*, const zo_evaluated* evaluated) {
-  std::fprintf(stderr, "step %llu  held-out loss %.4f%s\n", static_cast<unsigned long long>(evaluated->step),
-               evaluated->loss, evaluated->best != 0 ? ", the best so far" : "");
+int32_t on_evaluation(void*, const char* text) {
+  const json found = json::parse(text);
+  std::fprintf(stderr, "step %s  held-out loss %.4f%s\n", found["step"].dump().c_str(),
+               found["loss"].is_null() ? std::nan("") : found["loss"].get<double>(),
+               found["best"] == true ? ", the best so far" : "");
   return stop_requested;
 }
 
-// The keys `evaluations` and `best_step`.
-void add_evaluations(zo_session* session, json& out) {
+// Adds the keys `evaluations` and `best_step`.
+Status add_evaluations(zo_session* session, json& out) {
+  ZO_ASSIGN(found, json_of(zo_session_evaluations, session));
   out["evaluations"] = json::array();
   out["best_step"] = nullptr;
-  zo_evaluated one = sized<zo_evaluated>();
-  for (uint32_t i = 0; zo_session_evaluated(session, i, &one, nullptr) == ZO_OK; ++i) {
-    out["evaluations"].push_back({{"step", one.step},
-                                  {"loss", number(one.loss)},
-                                  {"accuracy", number(one.accuracy)},
-                                  {"token_accuracy", number(one.token_accuracy)},
-                                  {"margin", number(one.margin)}});
-    if (one.best != 0) {
-      out["best_step"] = one.step;
+  for (json& one : found) {
+    if (one["best"] == true) {
+      out["best_step"] = one["step"];
     }
+    one.erase("best");
+    out["evaluations"].push_back(std::move(one));
   }
+  return {};
 }
 
-zo_status train(const Options& options, zo_session* session, zo_dataset* dataset, const zo_dataset* held_out, json& out,
-                zo_error& error) {
+Status train(const Options& options, zo_session* session, const Data& data, json& out) {
   Progress progress;
   progress.options = &options;
   progress.session = session;
-  zo_train_options wanted = sized<zo_train_options>();
-  wanted.total_steps = options.steps;
-  wanted.held_out = held_out;
-  wanted.every = options.eval_every;
-  wanted.patience = options.patience;
-  wanted.keep = options.keep;
-  wanted.on_progress = on_progress;
-  wanted.on_evaluated = on_evaluated;
-  wanted.on_part = stop_at_part;
-  wanted.user = &progress;
-  zo_status status = zo_session_train_with(session, dataset, &wanted, &error);
-  if (status != ZO_OK) {
-    return status;
-  }
-  add_evaluations(session, out);
-  zo_info info = sized<zo_info>();
-  status = zo_session_info(session, &info, &error);
+  const zo_train_callbacks callbacks = {&progress, on_progress, on_evaluation, stop_at_part};
+  ZO_TRY(
+      call(zo_session_train, session, data.train.get(), data.held_out.get(), options.train.dump().c_str(), &callbacks));
+  ZO_TRY(add_evaluations(session, out));
+  ZO_ASSIGN(info, json_of(zo_session_info, session));
   json losses = json::array();
-  for (uint64_t i = 0; status == ZO_OK && i < info.steps; ++i) {
-    zo_record record = sized<zo_record>();
-    status = zo_session_record(session, i, &record, nullptr, &error);
-    losses.push_back(number(static_cast<double>(record.loss)));
+  for (uint64_t i = 0; i < info["steps"].get<uint64_t>(); ++i) {
+    zo_record record = {};
+    ZO_TRY(call(zo_session_record, session, i, &record, static_cast<float*>(nullptr)));
+    losses.push_back(json_number(static_cast<double>(record.loss)));
   }
-  zo_memory memory = sized<zo_memory>();
-  zo_memory_usage(&memory, nullptr);
+  ZO_ASSIGN(memory, json_of(zo_memory_usage));
   std::sort(progress.seconds.begin(), progress.seconds.end());
   const size_t count = progress.seconds.size();
   const double median =
       count == 0 ? std::nan("") : (progress.seconds[(count - 1) / 2] + progress.seconds[count / 2]) / 2;
-  out.update(json{{"steps", info.steps},
-                  {"losses", losses},
-                  {"step_seconds_median", number(median)},
-                  {"peak_rss_mb", megabytes(memory.peak_rss_bytes)},
-                  {"peak_anonymous_mb", megabytes(std::max(progress.peak_anonymous, memory.anonymous_bytes))},
-                  {"state", options.state}});
-  return status;
+  const uint64_t anonymous = memory["anonymous_bytes"];
+  out.update({{"steps", info["steps"]},
+              {"losses", losses},
+              {"step_seconds_median", json_number(median)},
+              {"peak_rss_mb", megabytes(memory["peak_rss_bytes"])},
+              {"peak_anonymous_mb", megabytes(std::max(progress.peak_anonymous, anonymous))},
+              {"state", options.state}});
+  return {};
 }
 
-zo_status evaluate(zo_session* session, zo_dataset* dataset, json& out, zo_error& error) {
-  zo_evaluation result = sized<zo_evaluation>();
-  const zo_status status = zo_session_evaluate(session, dataset, stop_at_part, nullptr, &result, &error);
-  out.update(json{{"loss", number(result.loss)},
-                  {"accuracy", number(result.accuracy)},
-                  {"token_accuracy", number(result.token_accuracy)},
-                  {"margin", number(result.margin)},
-                  {"examples", result.examples}});
-  return status;
-}
-
-zo_status inspect(zo_session* session, json& out, zo_error& error) {
-  zo_info info = sized<zo_info>();
-  zo_status status = zo_session_info(session, &info, &error);
-  if (status != ZO_OK) {
-    return status;
+Status inspect(zo_session* session, json& out) {
+  ZO_ASSIGN(info, json_of(zo_session_info, session));
+  ZO_ASSIGN(slots, json_of(zo_session_slots, session));
+  for (const char* const key : {"bundle_id", "method", "target", "engine", "rows", "seq_len", "copies", "queries",
+                                "max_labels", "seed", "steps"}) {
+    out[key] = info[key];
   }
-  out = {{"bundle_id", info.bundle_id}, {"method", info.method},   {"target", info.target},
-         {"engine", info.engine},       {"rows", info.rows},       {"seq_len", info.seq_len},
-         {"copies", info.copies},       {"queries", info.queries}, {"max_labels", info.max_labels},
-         {"seed", info.seed},           {"steps", info.steps},     {"slots", json::array()}};
-  for (uint32_t i = 0; status == ZO_OK && i < info.slots; ++i) {
-    zo_slot_info slot = sized<zo_slot_info>();
-    status = zo_session_slot(session, i, &slot, &error);
-    if (status == ZO_OK) {
-      out["slots"].push_back({{"name", slot.name},
-                              {"role", slot.role},
-                              {"shape", std::vector<int64_t>(slot.shape, slot.shape + slot.rank)}});
-    }
+  out["slots"] = json::array();
+  for (const json& slot : slots) {
+    out["slots"].push_back({{"name", slot["name"]}, {"role", slot["role"]}, {"shape", slot["shape"]}});
   }
-  return status;
+  return {};
 }
 
-zo_status write_adapter(const Options& options, zo_session* session, json& out, zo_error& error) {
-  zo_info info = sized<zo_info>();
-  const zo_export_options wanted{sizeof(wanted), options.format, options.outtype, options.force ? 1u : 0u};
-  zo_status status = zo_session_info(session, &info, &error);
-  status = status == ZO_OK ? zo_session_export_adapter(session, &wanted, options.output.c_str(), &error) : status;
-  out = {{"adapter", options.output},
-         {"format", options.format == ZO_ADAPTER_GGUF ? "gguf" : "peft"},
-         {"steps", info.steps}};
-  return status;
+Status write_adapter(const Options& options, zo_session* session, json& out) {
+  ZO_ASSIGN(info, json_of(zo_session_info, session));
+  ZO_TRY(call(zo_session_export_adapter, session, options.write.dump().c_str(), options.output.c_str()));
+  out = {{"adapter", options.output}, {"format", options.write.value("format", "peft")}, {"steps", info["steps"]}};
+  return {};
 }
 
-zo_status unpack(const Options& options, json& out, zo_error& error) {
-  zo_unpack_options wanted = sized<zo_unpack_options>();
-  wanted.replace = options.force ? 1 : 0;
-  wanted.trusted_keys = options.trusted ? options.trusted->c_str() : nullptr;
-  wanted.on_progress = stop_at_part;
+Status unpack(const Options& options, json& out) {
+  json wanted = {{"replace", options.write.value("replace", false)},
+                 {"trusted_keys", options.open.value("trusted_keys", json())}};
   out = {{"bundle", options.bundle}};
-  return zo_bundle_unpack(options.file.c_str(), options.bundle.c_str(), &wanted, &error);
+  return call(zo_bundle_unpack, options.file.c_str(), options.bundle.c_str(), wanted.dump().c_str(), stop_at_part,
+              static_cast<void*>(nullptr));
+}
+
+Status run_session(const Options& options, json& out) {
+  const auto start = std::chrono::steady_clock::now();
+  ZO_ASSIGN(session, open_session(options.bundle, options.open));
+  const double open_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  // A run that continues decides how data is read; a new state comes after data that can be used, so that none is left
+  // behind.
+  const bool continues = !options.state.empty() && ::access((options.state + "/state.json").c_str(), F_OK) == 0;
+  if (continues) {
+    ZO_TRY(begin_run(options, session.get()));
+  }
+  Data data;
+  if (options.takes_examples()) {
+    ZO_ASSIGN(read, read_data(options, session.get(), out));
+    data = std::move(read);
+  }
+  if (!continues) {
+    ZO_TRY(begin_run(options, session.get()));
+  }
+  if (options.verb == "inspect") {
+    ZO_TRY(inspect(session.get(), out));
+  } else if (options.verb == "generate") {
+    ZO_ASSIGN(made, runner::generate(options, session.get(), stop_requested));
+    out = std::move(made);
+  } else if (options.verb == "export") {
+    ZO_TRY(write_adapter(options, session.get(), out));
+  } else if (options.verb == "train") {
+    ZO_TRY(train(options, session.get(), data, out));
+  } else {
+    const zo_dataset* const examples = data.train.get();
+    ZO_ASSIGN(found, json_of(zo_session_evaluate, session.get(), examples, stop_at_part, static_cast<void*>(nullptr)));
+    out.update(found);
+  }
+  ZO_ASSIGN(info, json_of(zo_session_info, session.get()));
+  if (const std::string problem = info["packed_problem"]; !problem.empty()) {
+    std::fprintf(stderr, "note: packed weights are not kept: %s\n", problem.c_str());
+  }
+  if (options.timings && options.takes_examples()) {
+    out["open_seconds"] = open_seconds;
+    add_costs(session.get(), out);
+    out["device_mb"] = megabytes(info["device_bytes"]);
+  }
+  return {};
 }
 
 void print(const Options& options, const json& out) {
@@ -344,82 +292,28 @@ void print(const Options& options, const json& out) {
   }
 }
 
-int run(const Options& options) {
-  SessionHandle session;
-  zo_error error{};
+int run(int count, char** arguments) {
+  const auto options = runner::parse_options(count, arguments);
+  if (!options.ok()) {
+    return fail(options.failure(), false);
+  }
   json out;
-  if (options.verb == "unpack") {
-    if (unpack(options, out, error) != ZO_OK) {
-      return fail(options, error);
-    }
-    print(options, out);
-    return 0;
+  const Status status = options->verb == "unpack" ? unpack(*options, out) : run_session(*options, out);
+  if (!status.ok()) {
+    return fail(status.failure(), options->json);
   }
-  const DatasetHandle dataset(zo_dataset_new());
-  DatasetHandle held_out;
-  const zo_open_options open = open_options(options);
-  const auto start = std::chrono::steady_clock::now();
-  zo_session* opened = nullptr;
-  zo_status status = zo_session_open(options.bundle.c_str(), &open, &opened, &error);
-  session.reset(opened);
-  const double open_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  // A run that goes on says how data is read; a new state comes after data that can be used, so that none is left behind.
-  const bool goes_on = !options.state.empty() && ::access((options.state + "/state.json").c_str(), F_OK) == 0;
-  if (status == ZO_OK && goes_on) {
-    status = begin_run(options, opened, error);
-  }
-  if (status == ZO_OK && options.takes_examples()) {
-    status = read_data(options, opened, dataset.get(), held_out, out, error);
-  }
-  if (status == ZO_OK && !goes_on) {
-    status = begin_run(options, opened, error);
-  }
-  if (status == ZO_OK && options.verb == "inspect") {
-    status = inspect(session.get(), out, error);
-  } else if (status == ZO_OK && options.verb == "generate") {
-    status = zoexport::runner::generate(options, session.get(), stop_requested, out, error);
-  } else if (status == ZO_OK && options.verb == "export") {
-    status = write_adapter(options, session.get(), out, error);
-  } else if (status == ZO_OK) {
-    status = options.verb == "train" ? train(options, session.get(), dataset.get(), held_out.get(), out, error)
-                                     : evaluate(session.get(), dataset.get(), out, error);
-  }
-  if (status != ZO_OK) {
-    return fail(options, error);
-  }
-  zo_info info = sized<zo_info>();
-  if (zo_session_info(session.get(), &info, nullptr) == ZO_OK && info.packed_problem[0] != '\0') {
-    std::fprintf(stderr, "note: packed weights are not kept: %s\n", info.packed_problem);
-  }
-  if (options.timings && options.takes_examples()) {
-    out["open_seconds"] = open_seconds;
-    out["programs"] = program_costs(session.get());
-    out["kernels"] = kernel_costs(session.get());
-    out["device_mb"] = megabytes(info.device_bytes);
-  }
-  // Those of a file of prompts were printed as they came.
-  if (options.verb != "generate" || options.data.empty()) {
-    print(options, out);
+  // The results of a file of prompts were printed one by one.
+  if (options->verb != "generate" || options->data.empty()) {
+    print(*options, out);
   }
   return 0;
-}
-
-int run(int count, char** arguments) {
-  const auto options = zoexport::runner::parse_options(count, arguments);
-  if (!options.ok()) {
-    const zoexport::Failure& failure = options.failure();
-    std::fprintf(stderr, "error: %s: found %s; expected %s. %s\n", failure.where.c_str(), failure.found.c_str(),
-                 failure.expected.c_str(), failure.fix.c_str());
-    return exit_code(failure.code);
-  }
-  return run(*options);
 }
 
 }  // namespace
 
 int main(int count, char** arguments) {
   if (count == 2 && (std::strcmp(arguments[1], "--help") == 0 || std::strcmp(arguments[1], "-h") == 0)) {
-    std::printf("%s", zoexport::runner::kUsage);
+    std::printf("%s", runner::kUsage);
     return 0;
   }
   // The current step is finished and saved; a write beyond a limit becomes an error message instead of the end.

@@ -1,7 +1,9 @@
-// Numbers as messages show them.
+// Numbers as messages and results show them.
 #pragma once
 
+#include <cmath>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <string>
 
 namespace zoexport {
@@ -10,6 +12,11 @@ inline std::string decimal(double value) {
   char text[32];
   std::snprintf(text, sizeof(text), "%g", value);
   return text;
+}
+
+// A number as JSON; null if it is not finite.
+inline nlohmann::json json_number(double value) {
+  return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json();
 }
 
 }  // namespace zoexport

@@ -9,19 +9,19 @@
 
 namespace zoexport {
 
-inline constexpr char kLosses[] = "full, choices, dpo or orpo";
+// The last two are of pairs of a chosen and a rejected response (docs/preferences.md).
+enum { ZO_LOSS_FULL = 0, ZO_LOSS_CHOICES = 1, ZO_LOSS_DPO = 2, ZO_LOSS_ORPO = 3 };
+// The score of a choice: the sum of its tokens' log-probabilities, or the mean.
+enum { ZO_CHOICES_SUM = 0, ZO_CHOICES_MEAN = 1 };
 
-// The number of a loss; -1 for another word.
+// The loss of one of its four words.
 inline int32_t loss_from_text(const std::string& text) {
-  return text == "full"      ? ZO_LOSS_FULL
-         : text == "choices" ? ZO_LOSS_CHOICES
-         : text == "dpo"     ? ZO_LOSS_DPO
-         : text == "orpo"    ? ZO_LOSS_ORPO
-                             : -1;
+  return text == "choices" ? ZO_LOSS_CHOICES
+         : text == "dpo"   ? ZO_LOSS_DPO
+         : text == "orpo"  ? ZO_LOSS_ORPO
+                           : ZO_LOSS_FULL;
 }
 
-// Whether a number is that of a loss.
-inline bool is_loss(int32_t loss) { return loss >= ZO_LOSS_FULL && loss <= ZO_LOSS_ORPO; }
 // Whether a loss is of several candidates of an example and not of the right one alone.
 inline bool compares(int32_t loss) { return loss != ZO_LOSS_FULL; }
 // Whether a loss is of pairs, and examples must be some.
@@ -37,13 +37,6 @@ inline Status check_pack(bool pack, bool masked, int32_t loss) {
                  masked ? "a causal language model, whose tokens see what is before them alone"
                         : "loss=full, as answers are not packed",
                  "Leave it out."};
-}
-
-inline constexpr char kChoiceScores[] = "sum or mean";
-
-// The number of what a choice's score is; -1 for another word.
-inline int32_t choice_score_from_text(const std::string& text) {
-  return text == "sum" ? ZO_CHOICES_SUM : text == "mean" ? ZO_CHOICES_MEAN : -1;
 }
 
 struct Objective {

@@ -23,8 +23,8 @@ void return_freed_memory() {
 #endif
 }
 
-zo_memory memory_usage() {
-  zo_memory usage{sizeof(zo_memory), 0, 0, 0};
+MemoryUsage memory_usage() {
+  MemoryUsage usage;
   const int file = ::open("/proc/self/status", O_RDONLY | O_CLOEXEC);
   if (file < 0) {
     return usage;

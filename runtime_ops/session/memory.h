@@ -3,15 +3,19 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 #include <thread>
 
-#include "zoexport/session.h"
-
 namespace zoexport {
 
-// Zeros where the system does not say.
-zo_memory memory_usage();
+// Zeros if the system does not tell.
+struct MemoryUsage {
+  uint64_t rss_bytes = 0;
+  uint64_t peak_rss_bytes = 0;
+  uint64_t anonymous_bytes = 0;
+};
+MemoryUsage memory_usage();
 
 // Bytes of memory that this machine has; UINT64_MAX where the system does not say. What a bundle asks for beyond it is
 // refused before it is taken, as systems grant more than there is and end the process later.

@@ -36,11 +36,12 @@ Status choose_engine(Manifest& manifest, const std::string& name) {
   return {};
 }
 
-void pass_values(const SlotSpec& spec, SlotForm form, const void* from, void* values) {
-  if (form == SlotForm::kFloat32) {
-    read_values(spec, from, static_cast<float*>(values));
-  } else {
+// As the C ABI passes values: float32 of floats, else the slot's own dtype.
+void pass_values(const SlotSpec& spec, const void* from, void* values) {
+  if (spec.integers()) {
     std::memcpy(values, from, spec.bytes());
+  } else {
+    read_values(spec, from, static_cast<float*>(values));
   }
 }
 
@@ -85,7 +86,7 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
     session->trainer_ = make_zeroth_order(*session->stages_);
   }
   session->run_ = known.settings;
-  session->stages_->prefix().keep(in_bytes(known.settings.cache_prefix_mb));
+  session->stages_->prefix().keep(in_bytes(known.settings.count("cache_prefix_mb")));
   return session;
 }
 
@@ -116,95 +117,60 @@ Status Session::make_engine(const OpenOptions& options) {
   return failure;
 }
 
-Status Session::configure(const RunSettings& run) {
-  Status checked = judged(check_settings(run));
+Status Session::configure(const nlohmann::json& settings) {
+  RunSettings run = run_;
+  Status checked = run.change(settings);
+  checked = judged(checked.ok() ? check_settings(run) : checked);
   if (checked.ok()) {
-    if (run.seed != run_.seed) {
+    if (run.seed() != run_.seed()) {
       order_epoch_.reset();
     }
-    run_ = run;
-    stages_->prefix().keep(in_bytes(run.cache_prefix_mb));
+    run_ = std::move(run);
+    stages_->prefix().keep(in_bytes(run_.count("cache_prefix_mb")));
   }
   return checked;
 }
 
 Status Session::check_settings(const RunSettings& run) const {
-  // All of them are used as float32, whose range is smaller.
-  const auto finite = [](double value) { return std::fabs(value) <= std::numeric_limits<float>::max(); };
-  const auto positive = [&](double value) { return finite(value) && static_cast<float>(value) > 0; };
-  if (!positive(run.lr)) {
-    return argument("lr", decimal(run.lr), "a number above 0, in the range of float32", "Pass another learning rate.");
-  }
-  if (!positive(run.eps)) {
-    return argument("eps", decimal(run.eps), "a number above 0, in the range of float32",
-                    "Pass another perturbation scale.");
-  }
-  if (manifest_.grid && static_cast<float>(run.eps) != static_cast<float>(manifest_.grid->eps)) {
-    return argument("eps", std::to_string(run.eps),
+  const double eps = run.number("eps");
+  if (manifest_.grid && static_cast<float>(eps) != static_cast<float>(manifest_.grid->eps)) {
+    return argument("setting 'eps'", std::to_string(eps),
                     std::to_string(manifest_.grid->eps) + ", which the bundle's roundings were made for",
                     "Leave it out, or compile the bundle with another one.");
   }
-  const auto least_zero = [&](double value) { return finite(value) && value >= 0; };
-  if (!least_zero(run.momentum) || run.momentum >= 1) {
-    return argument("momentum", decimal(run.momentum), "a number from 0 to below 1", "Pass another momentum.");
-  }
-  if (!least_zero(run.weight_decay) || !least_zero(run.clip)) {
-    return argument(least_zero(run.clip) ? "weight_decay" : "clip",
-                    decimal(least_zero(run.clip) ? run.weight_decay : run.clip),
-                    "a number of at least 0, in the range of float32", "Pass another one; 0 turns it off.");
-  }
-  if (deferred() && (run.momentum > 0 || run.weight_decay > 0 || run.clip > 0)) {
-    return argument("momentum, weight_decay or clip", "a number above 0",
-                    "0, as " + manifest_.method + " has no optimizer",
-                    "Leave them out, or compile the bundle with a first-order method.");
-  }
-  if (run.checkpoint_every == 0) {
-    return argument("checkpoint_every", "0", "at least 1", "Pass how many stages lie from one checkpoint to the next.");
+  for (const char* const key : {"momentum", "weight_decay", "clip"}) {
+    if (deferred() && run.has(key) && run.number(key) > 0) {
+      return argument(std::string("setting '") + key + "'", decimal(run.number(key)),
+                      "0, as " + manifest_.method + " has no optimizer",
+                      "Leave it out, or compile the bundle with a first-order method.");
+    }
   }
   const auto& stages = manifest_.stages;
-  if (run.keep_mb > 0 && run.keep_mb != manifest_.settings.keep_mb &&
+  const uint64_t keep_mb = run.whole("keep_mb");
+  if (keep_mb > 0 && keep_mb != manifest_.settings.whole("keep_mb") &&
       std::none_of(stages.begin(), stages.end(), [](const StageSpec& s) { return !s.saving.empty(); })) {
     return argument(
-        "keep_mb", std::to_string(run.keep_mb), "0, as this bundle has no programs that save results",
-        "Compile it for the target host or android-cpu with --set keep_mb=" + std::to_string(run.keep_mb) + ".");
+        "setting 'keep_mb'", std::to_string(keep_mb), "0, as this bundle has no programs that save results",
+        "Compile it for the target host or android-cpu with --set keep_mb=" + std::to_string(keep_mb) + ".");
   }
-  if (run.cache_prefix_mb > 0 && run.cache_prefix_mb != manifest_.settings.cache_prefix_mb &&
-      stages_->prefix().end() == 0) {
-    return argument("cache_prefix_mb", std::to_string(run.cache_prefix_mb),
+  const uint64_t cached = run.whole("cache_prefix_mb");
+  if (cached > 0 && cached != manifest_.settings.whole("cache_prefix_mb") && stages_->prefix().end() == 0) {
+    return argument("setting 'cache_prefix_mb'", std::to_string(cached),
                     "0, as no layer lies below the first that is trained, or the bundle is not of single layers",
                     "Leave it out, or compile with lora.layers=last:K and split=layers.");
   }
-  if (run.batch == 0 || run.accumulate == 0) {
-    return argument("batch", "0 examples for an update", "at least 1", "Pass a batch and accumulate of at least 1.");
-  }
   ZO_TRY(check_batch(run, manifest_.seq_len));
-  if (run.schedule < ZO_SCHEDULE_CONSTANT || run.schedule > ZO_SCHEDULE_COSINE) {
-    return argument("lr_schedule", std::to_string(run.schedule), "constant, linear or cosine", "Pass one of them.");
-  }
-  if (!is_loss(run.loss)) {
-    return argument("loss", std::to_string(run.loss), kLosses, "Pass one of them.");
-  }
-  if (!positive(run.dpo_beta) || !positive(run.orpo_beta)) {
-    return argument(positive(run.dpo_beta) ? "orpo.beta" : "dpo.beta",
-                    decimal(positive(run.dpo_beta) ? run.orpo_beta : run.dpo_beta),
-                    "a number above 0, in the range of float32", "Pass another one.");
-  }
-  if (run.choices != ZO_CHOICES_SUM && run.choices != ZO_CHOICES_MEAN) {
-    return argument("choices", std::to_string(run.choices), kChoiceScores, "Pass one of them.");
-  }
-  ZO_TRY(check_pack(run.pack, manifest_.pad_token.has_value(), run.loss));
-  if (run.difference != ZO_DIFFERENCE_CENTRAL && run.difference != ZO_DIFFERENCE_FORWARD) {
-    return argument("difference", std::to_string(run.difference), "central or forward", "Pass one of them.");
-  }
-  if (!trainer_->takes(run.difference)) {
-    const bool forward = run.difference == ZO_DIFFERENCE_FORWARD;
-    return argument("difference", std::string(forward ? "forward" : "central") + ", of the method " + manifest_.method,
+  ZO_TRY(check_pack(run.packs(), manifest_.pad_token.has_value(), run.loss()));
+  const std::string difference = run.text("difference");
+  if (!trainer_->takes(difference)) {
+    return argument("setting 'difference'", difference + ", of the method " + manifest_.method,
                     "a method that takes one copy through the model at a time",
-                    std::string("Use ") + (forward ? "central" : "forward") + " differences.");
+                    std::string("Use ") + (difference == "forward" ? "central" : "forward") + " differences.");
   }
-  if ((state_ || !records_.empty()) && run.seed != run_.seed) {
-    return Failure{ZO_STATE_ERROR, state_ ? state_->path() : "session", "a run with seed " + std::to_string(run_.seed),
-                   "seed " + std::to_string(run.seed), "Leave the seed out to resume this run, or use another state."};
+  if ((state_ || !records_.empty()) && run.seed() != run_.seed()) {
+    return Failure{ZO_STATE_ERROR, state_ ? state_->path() : "session",
+                   "a run with seed " + std::to_string(run_.seed()), "seed " + std::to_string(run.seed()),
+                   "Leave the seed out to resume this run, or use another state."};
   }
   return {};
 }
@@ -217,25 +183,21 @@ Result<size_t> Session::find_slot(const std::string& name) const {
   return index;
 }
 
-Result<size_t> Session::slot(const std::string& name, SlotForm form, size_t count) const {
+Result<size_t> Session::slot(const std::string& name, size_t bytes) const {
   ZO_ASSIGN(index, find_slot(name));
   const SlotSpec& spec = slots_->spec(index);
-  const bool floats = form == SlotForm::kFloat32;
-  if (floats && spec.integers()) {
-    return argument("slot " + name, std::string("a slot of ") + dtype_text(spec.dtype),
-                    "float32 or float16, whose values pass as float32", "Use the call that passes a slot's bytes.");
-  }
-  const uint64_t expected = floats ? spec.elements : spec.bytes();
-  if (count != expected) {
-    return argument("slot " + name, std::to_string(count) + (floats ? " values" : " bytes"), std::to_string(expected),
+  const uint64_t expected = spec.integers() ? spec.bytes() : spec.elements * sizeof(float);
+  if (bytes != expected) {
+    return argument("slot " + name, std::to_string(bytes) + " bytes",
+                    std::to_string(expected) + " bytes of " + (spec.integers() ? dtype_text(spec.dtype) : "float32"),
                     "Pass an array of the slot's size.");
   }
   return index;
 }
 
-Status Session::read_slot(size_t slot, int32_t which, SlotForm form, void* values) {
+Status Session::read_slot(size_t slot, int32_t which, void* values) {
   if (which == ZO_SLOT_GRADIENT) {
-    const bool there = slots_->trainable(slot) && form == SlotForm::kFloat32;
+    const bool there = slots_->trainable(slot) && !slots_->spec(slot).integers();
     const float* gradient = there ? trainer_->gradient(slot) : nullptr;
     if (gradient == nullptr) {
       return argument("slot " + slots_->spec(slot).name, "no gradient",
@@ -248,19 +210,19 @@ Status Session::read_slot(size_t slot, int32_t which, SlotForm form, void* value
   const bool finish = which == ZO_SLOT_FINISHED && !pending().empty() && slots_->trainable(slot);
   if (finish) {
     // Between steps the next values are free.
-    ZO_TRY(trainer_->apply(pending(), run_.seed, spec, slots_->current(slot), slots_->next(slot)));
+    ZO_TRY(trainer_->apply(pending(), run_.seed(), spec, slots_->current(slot), slots_->next(slot)));
   }
-  pass_values(spec, form, finish ? slots_->next(slot) : slots_->current(slot), values);
+  pass_values(spec, finish ? slots_->next(slot) : slots_->current(slot), values);
   return {};
 }
 
-Status Session::write_slot(size_t slot, SlotForm form, const void* values) {
+Status Session::write_slot(size_t slot, const void* values) {
   if (!records_.empty() || (state_ && !state_->writable())) {
     return argument("slot " + slots_->spec(slot).name,
                     records_.empty() ? "a state attached for reading" : "a run that has taken steps",
                     "a run that has not begun", "Import an adapter into a new state.");
   }
-  ZO_ASSIGN(written, slot_bytes(slot, form, values));
+  ZO_ASSIGN(written, slot_bytes(slot, values));
   kept_.reset();
   ZO_TRY(make_room());
   slots_->set(slot, written.data());
@@ -274,14 +236,14 @@ Status Session::write_slot(size_t slot, SlotForm form, const void* values) {
   return {};
 }
 
-Result<std::vector<uint8_t>> Session::slot_bytes(size_t slot, SlotForm form, const void* values) const {
+Result<std::vector<uint8_t>> Session::slot_bytes(size_t slot, const void* values) const {
   const SlotSpec& spec = slots_->spec(slot);
   const auto* bytes = static_cast<const uint8_t*>(values);
   if (spec.dtype == ZO_INT8 && std::find(bytes, bytes + spec.bytes(), kNoInteger) != bytes + spec.bytes()) {
     return argument("slot " + spec.name, "the value -128", "values from -127 to 127", "Round to those.");
   }
-  std::vector<uint8_t> written(bytes, bytes + (form == SlotForm::kBytes ? spec.bytes() : 0));
-  if (form == SlotForm::kFloat32) {
+  std::vector<uint8_t> written(bytes, bytes + (spec.integers() ? spec.bytes() : 0));
+  if (!spec.integers()) {
     written.resize(spec.bytes());
     write_values(spec, static_cast<const float*>(values), written.data());
   }
@@ -292,7 +254,7 @@ Result<std::vector<uint8_t>> Session::slot_bytes(size_t slot, SlotForm form, con
   return written;
 }
 
-Status Session::replay_slot(size_t slot, uint64_t updates, SlotForm form, void* values) {
+Status Session::replay_slot(size_t slot, uint64_t updates, void* values) {
   if (!deferred()) {
     return argument("slot " + slots_->spec(slot).name, "a run of the first-order method " + manifest_.method,
                     "one whose records tell how to repeat it", "Read the slot, or a snapshot of the state.");
@@ -314,15 +276,15 @@ Status Session::replay_slot(size_t slot, uint64_t updates, SlotForm form, void* 
     initial = written == slot ? replacement.data() : initial;
   }
   if (!slots_->trainable(slot) || updates == 0) {
-    pass_values(spec, form, initial, values);
+    pass_values(spec, initial, values);
     return {};
   }
   void* room = slots_->next(slot);  // free between steps
   std::memcpy(room, initial, spec.bytes());
   for (uint64_t i = 0; i < updates; ++i) {
-    ZO_TRY(trainer_->apply(history(i + 1), run_.seed, spec, room, room));
+    ZO_TRY(trainer_->apply(history(i + 1), run_.seed(), spec, room, room));
   }
-  pass_values(spec, form, room, values);
+  pass_values(spec, room, values);
   return {};
 }
 

@@ -87,13 +87,10 @@ struct Generated {
 
 // The files that an adapter becomes.
 struct ExportOptions {
-  int32_t format = ZO_ADAPTER_PEFT;
-  int32_t outtype = ZO_OUTTYPE_F32;  // of GGUF alone
-  bool replace = false;              // what is at the path
+  bool gguf = false;     // else a folder for PEFT
+  int32_t outtype = 0;   // of GGUF alone: one of ZO_OUTTYPE_*
+  bool replace = false;  // what is at the path
 };
-
-// How a slot's values pass: as float32, which slots of floats have, or as its own bytes.
-enum class SlotForm { kFloat32, kBytes };
 
 class Session {
  public:
@@ -119,17 +116,18 @@ class Session {
 
   // These four give up a state that the session made where they fail before its first step.
   Status attach(const std::string& folder, const AttachOptions& options);
-  Status configure(const RunSettings& run);
+  // Changes settings of the run, by key.
+  Status configure(const nlohmann::json& settings);
   Result<StepReport> step(const Dataset& dataset, const uint64_t* indices, size_t count);
   Status train(const Dataset& dataset, const TrainOptions& options);
   // `go_on` is told of the examples.
-  Result<zo_evaluation> evaluate(const Dataset& dataset, const GoOn& go_on);
+  Result<Evaluation> evaluate(const Dataset& dataset, const GoOn& go_on);
   // What follows a prompt. Caches and the tokenizer may stay for the next one, until a step is taken or forget().
   Result<Generated> generate(GenerateRequest request);
   void forget();
   // Values of slots under a name, for generation alone. Loading replaces one of that name, or changes nothing.
   Status load_adapter(const std::string& name, const std::string& folder);
-  Status write_adapter(const std::string& name, size_t slot, SlotForm form, const void* values);
+  Status write_adapter(const std::string& name, size_t slot, const void* values);
   Status drop_adapter(const std::string& name);
   const std::map<std::string, NamedSlots>& adapters() const { return adapters_; }
   // Writes what was trained, the pending update applied, as an adapter's files.
@@ -139,12 +137,12 @@ class Session {
 
   // The number of a slot.
   Result<size_t> find_slot(const std::string& name) const;
-  // Likewise, of one whose values pass in that form and are so many floats, or bytes.
-  Result<size_t> slot(const std::string& name, SlotForm form, size_t count) const;
+  // Also checks that values of so many bytes pass: float32 for slots of floats, else the slot's own dtype.
+  Result<size_t> slot(const std::string& name, size_t bytes) const;
   // `which` is one of ZO_SLOT_*.
-  Status read_slot(size_t slot, int32_t which, SlotForm form, void* values);
-  Status write_slot(size_t slot, SlotForm form, const void* values);
-  Status replay_slot(size_t slot, uint64_t updates, SlotForm form, void* values);
+  Status read_slot(size_t slot, int32_t which, void* values);
+  Status write_slot(size_t slot, const void* values);
+  Status replay_slot(size_t slot, uint64_t updates, void* values);
   Status save();
 
  private:
@@ -209,7 +207,7 @@ class Session {
   // Gives layers the manifest's names for them.
   Status name_for_llama_cpp(std::vector<AdapterLayer>& layers) const;
   // Values that a host passes, as the slot has them, or why it cannot have them.
-  Result<std::vector<uint8_t>> slot_bytes(size_t slot, SlotForm form, const void* values) const;
+  Result<std::vector<uint8_t>> slot_bytes(size_t slot, const void* values) const;
   // The examples of step `step` (docs/session.md, "A step").
   std::vector<uint64_t> batch(uint64_t step, size_t examples);
   // `reference` (may be null) is what is known of the dataset.

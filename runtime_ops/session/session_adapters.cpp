@@ -59,13 +59,13 @@ Status Session::load_adapter(const std::string& name, const std::string& folder)
   return {};
 }
 
-Status Session::write_adapter(const std::string& name, size_t slot, SlotForm form, const void* values) {
+Status Session::write_adapter(const std::string& name, size_t slot, const void* values) {
   ZO_TRY(check_adapter_name(name));
   if (!NamedSlots::takes(*slots_, slot)) {
     return Failure{ZO_INVALID_ARGUMENT, "slot " + slots_->spec(slot).name, "a table of the bundle",
                    "a slot that is trained, or goes with one", "Leave it out."};
   }
-  ZO_ASSIGN(converted, slot_bytes(slot, form, values));
+  ZO_ASSIGN(converted, slot_bytes(slot, values));
   kept_.reset();
   const auto place = adapters_.try_emplace(name, *slots_, scratch_folder_);
   const Status set = place.first->second.set(slot, converted.data());
@@ -110,7 +110,7 @@ Status Session::export_adapter(const ExportOptions& options, const std::string& 
             adapter_description("bundle " + files_.path(),
                                 "Use `zoexport adapter export` on a computer: it writes what was trained."));
   ZO_ASSIGN(layers, adapter_layers());
-  if (options.format == ZO_ADAPTER_PEFT) {
+  if (!options.gguf) {
     return write_peft(layers, description, path, options.replace);
   }
   ZO_TRY(name_for_llama_cpp(layers));

@@ -37,7 +37,7 @@ Result<std::vector<double>> Session::score_reference(const Dataset& dataset, con
         return not_evaluated();
       }
       CallScalars scalars;
-      scalars.seed = run_.seed;
+      scalars.seed = run_.seed();
       ZO_TRY(evaluator_->run(layout.calls[done], scalars, *slots_, bundled, /*next=*/false));
       found.add(layout.calls[done], evaluator_->logprobs(0));
     }
@@ -56,7 +56,7 @@ Result<std::vector<double>> Session::score_reference(const Dataset& dataset, con
 
 Result<std::vector<double>> Session::reference_of(const Dataset& dataset, const uint64_t* indices, size_t count,
                                                   const ReferenceScores* known, const GoOn& go_on) {
-  if (run_.loss != ZO_LOSS_DPO) {
+  if (run_.loss() != ZO_LOSS_DPO) {
     return std::vector<double>();
   }
   if (known == nullptr) {
@@ -70,7 +70,7 @@ Result<std::vector<double>> Session::reference_of(const Dataset& dataset, const 
 }
 
 Status Session::know_reference(const std::vector<const Dataset*>& datasets, const GoOn& go_on) {
-  if (run_.loss != ZO_LOSS_DPO) {
+  if (run_.loss() != ZO_LOSS_DPO) {
     references_.clear();
     return {};
   }
@@ -110,7 +110,7 @@ Result<StateValues> Session::finished() {
   const bool next = !pending().empty();
   for (size_t i = 0; next && i < slots_->size(); ++i) {
     if (slots_->trainable(i)) {
-      ZO_TRY(trainer_->apply(pending(), run_.seed, slots_->spec(i), slots_->current(i), slots_->next(i)));
+      ZO_TRY(trainer_->apply(pending(), run_.seed(), slots_->spec(i), slots_->current(i), slots_->next(i)));
     }
   }
   return StateValues([this, next](size_t slot) -> const void* {
@@ -118,7 +118,7 @@ Result<StateValues> Session::finished() {
   });
 }
 
-Result<zo_evaluation> Session::evaluate(const Dataset& dataset, const GoOn& go_on) {
+Result<Evaluation> Session::evaluate(const Dataset& dataset, const GoOn& go_on) {
   ZO_TRY(check_dataset(dataset));
   ZO_ASSIGN(state, finished());
   const ReferenceScores* const known =
@@ -145,7 +145,7 @@ Result<zo_evaluation> Session::evaluate(const Dataset& dataset, const GoOn& go_o
       }
       const Call& call = layout.calls[done];
       CallScalars scalars;
-      scalars.seed = run_.seed;
+      scalars.seed = run_.seed();
       ZO_TRY(evaluator_->run(call, scalars, *slots_, state, /*next=*/false));
       scores.add(call, evaluator_->logprobs(0));
       for (size_t i = 0; i < call.owners.size(); ++i) {
@@ -157,19 +157,19 @@ Result<zo_evaluation> Session::evaluate(const Dataset& dataset, const GoOn& go_o
     }
     for (size_t i = 0; i < layout.examples.size(); ++i) {
       loss += scores.loss(i, objective);
-      margin += of_pairs(run_.loss) ? scores.margin(i, objective) : 0;
+      margin += of_pairs(objective.loss) ? scores.margin(i, objective) : 0;
       if (layout.examples[i].count > 1) {
         ++with_choices;
         right += scores.right(i, objective) ? 1 : 0;
       }
     }
   }
-  zo_evaluation result{};
+  Evaluation result;
   result.examples = dataset.size();
   result.loss = loss / static_cast<double>(dataset.size());
   result.accuracy = with_choices == 0 ? std::nan("") : static_cast<double>(right) / static_cast<double>(with_choices);
   result.token_accuracy = static_cast<double>(argmax) / static_cast<double>(labels);
-  result.margin = of_pairs(run_.loss) ? margin / static_cast<double>(dataset.size()) : std::nan("");
+  result.margin = of_pairs(objective.loss) ? margin / static_cast<double>(dataset.size()) : std::nan("");
   return result;
 }
 

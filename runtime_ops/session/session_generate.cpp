@@ -127,7 +127,7 @@ Result<Generated> Session::generate(GenerateRequest request) {
     }
     return !told_to_end && failed.ok() && !(text && text->stopped());
   };
-  ZO_ASSIGN(made, zoexport::generate(manifest_, *decoder, request.options, run_.seed, state, on_token));
+  ZO_ASSIGN(made, zoexport::generate(manifest_, *decoder, request.options, run_.seed(), state, on_token));
   ZO_TRY(failed);
   Generated result;
   if (text) {

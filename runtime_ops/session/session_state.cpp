@@ -7,15 +7,11 @@
 namespace zoexport {
 
 Status Session::attach(const std::string& folder, const AttachOptions& options) {
-  if (options.mode != ZO_STATE_READ && options.mode != ZO_STATE_TRAIN) {
-    return Failure{ZO_INVALID_ARGUMENT, "mode", std::to_string(options.mode), "ZO_STATE_READ or ZO_STATE_TRAIN",
-                   "Pass one of them."};
-  }
   if (state_ || !records_.empty() || !written_.empty()) {
     return Failure{ZO_INVALID_ARGUMENT, "state " + folder, "a session that has a state, steps or written slots",
                    "a fresh session", "Attach the state right after opening the bundle."};
   }
-  if (options.mode == ZO_STATE_TRAIN && !holds_state(folder)) {
+  if (!options.read_only && !holds_state(folder)) {
     ZO_TRY(verify_programs());
   }
   ZO_ASSIGN(opened, StateFolder::attach(folder, options, manifest_, queries()));
@@ -26,7 +22,7 @@ Status Session::attach(const std::string& folder, const AttachOptions& options) 
   recorded_ = std::move(opened.run);
   evaluations_ = std::move(opened.evaluations);
   changes_settings_ = options.change_settings;
-  run_.seed = opened.seed;
+  (void)run_.set({{"seed", opened.seed}});
   const bool best = !state_->writable() && !options.last && evaluations_ && evaluations_->settings.keep_best &&
                     evaluations_->best() != nullptr;
   Status restored = take_recorded();
@@ -64,14 +60,16 @@ Status Session::take_recorded() {
   if (!recorded_) {
     return {};
   }
-  RunSettings taken = run_;
-  ZO_TRY(take_settings(*recorded_, state_->run_path(), taken));
-  return configure(taken);
+  const Status taken = configure(recorded_->settings);
+  return taken.ok() || taken.failure().code == ZO_STATE_ERROR
+             ? taken
+             : Status(Failure{ZO_STATE_ERROR, state_->run_path(), taken.failure().where + ": " + taken.failure().found,
+                              taken.failure().expected, kRunFix});
 }
 
 Result<RunRecord> Session::asked(const RunSettings& run, const Dataset* dataset) const {
   RunRecord now;
-  now.settings = settings_of_run(run, first_order());
+  now.settings = run.kept();
   if (dataset != nullptr) {
     now.data = RunData{dataset->digest(), dataset->size()};
   }
@@ -93,7 +91,7 @@ Status Session::begin_run(uint64_t total_steps, const Dataset* dataset) {
     return {};  // nothing is kept of it, or prepare_step refuses it
   }
   RunSettings run = run_;
-  run.total_steps = total_steps;
+  ZO_TRY(run.set({{"total_steps", total_steps}}));
   ZO_ASSIGN(now, asked(run, dataset));
   if (!recorded_ || encode_run(*recorded_) != encode_run(now)) {
     ZO_TRY(state_->write_run(now));
@@ -109,7 +107,7 @@ Status Session::check_run(const Dataset& dataset) const {
   }
   RunSettings run = run_;
   const auto total = recorded_->settings.find("total_steps");
-  run.total_steps = total != recorded_->settings.end() ? total->get<uint64_t>() : 0;
+  ZO_TRY(run.set({{"total_steps", total != recorded_->settings.end() ? total->get<uint64_t>() : 0}}));
   const auto found = asked(run, &dataset);
   return found.ok() ? Status() : found.failure();
 }
@@ -198,7 +196,7 @@ Status Session::replay(uint64_t from, uint64_t to) {
   for (uint64_t i = from; i < to; ++i) {
     for (size_t slot = 0; slot < slots_->size(); ++slot) {
       if (slots_->trainable(slot)) {
-        ZO_TRY(trainer_->apply(history(i + 1), run_.seed, slots_->spec(slot), slots_->current(slot),
+        ZO_TRY(trainer_->apply(history(i + 1), run_.seed(), slots_->spec(slot), slots_->current(slot),
                                slots_->mutable_current(slot)));
       }
     }
@@ -303,7 +301,7 @@ Status Session::read_best() {
   if (applied_ != steps) {
     return Failure{ZO_STATE_ERROR, state_->path(), "no whole snapshot of " + std::to_string(steps) + " steps",
                    "that of the run's best evaluation",
-                   "Restore it from a copy, or read the values of the last step: --last (last of zo_attach_options)."};
+                   "Restore it from a copy, or read the values of the last step: --last (option last)."};
   }
   return {};
 }

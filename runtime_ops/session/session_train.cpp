@@ -17,20 +17,16 @@ constexpr uint64_t kEvaluations = 10;  // of a run, where nobody says how many
 constexpr double kPi = 3.14159265358979323846;
 
 double scheduled(const RunSettings& run, uint64_t step, uint64_t total) {
-  if (step < run.warmup) {
-    return run.lr * static_cast<double>(step + 1) / static_cast<double>(run.warmup);
+  const double lr = run.number("lr");
+  const uint64_t warmup = run.whole("warmup");
+  if (step < warmup) {
+    return lr * static_cast<double>(step + 1) / static_cast<double>(warmup);
   }
   // The schedule ends at step `total`; steps beyond it, and runs without an end, keep its first or last value.
-  const uint64_t past = step - run.warmup, whole = std::max<uint64_t>(total, run.warmup) - run.warmup;
+  const uint64_t past = step - warmup, whole = std::max(total, warmup) - warmup;
   const double done = whole == 0 ? 0.0 : std::min(1.0, static_cast<double>(past) / static_cast<double>(whole));
-  switch (run.schedule) {
-    case ZO_SCHEDULE_LINEAR:
-      return run.lr * (1.0 - done);
-    case ZO_SCHEDULE_COSINE:
-      return run.lr * (1.0 + std::cos(kPi * done)) / 2.0;
-    default:
-      return run.lr;
-  }
+  const std::string schedule = run.text("lr_schedule");
+  return schedule == "linear" ? lr * (1.0 - done) : schedule == "cosine" ? lr * (1.0 + std::cos(kPi * done)) / 2.0 : lr;
 }
 
 Failure refused(const Record& record, const std::string& found, const std::string& expected) {
@@ -58,13 +54,14 @@ Status Session::check_dataset(const Dataset& dataset) const {
     return Failure{ZO_DATA_ERROR, "examples", "token " + std::to_string(dataset.largest_token()),
                    "tokens below vocab_size = " + std::to_string(manifest_.vocab_size), fix};
   }
-  for (size_t i = 0; compares(run_.loss) && i < dataset.size(); ++i) {
+  const int32_t loss = run_.loss();
+  for (size_t i = 0; compares(loss) && i < dataset.size(); ++i) {
     const size_t candidates = dataset.candidates(i);
-    if (of_pairs(run_.loss) ? candidates == 2 : candidates > 1) {
+    if (of_pairs(loss) ? candidates == 2 : candidates > 1) {
       continue;
     }
     const std::string where = "example " + std::to_string(i);
-    if (of_pairs(run_.loss)) {
+    if (of_pairs(loss)) {
       return Failure{
           ZO_DATA_ERROR, where, std::to_string(candidates) + (candidates == 1 ? " candidate" : " candidates"),
           "two, the chosen and the rejected answer, since the loss is one of pairs", "Give pairs, or use loss=full."};
@@ -76,13 +73,13 @@ Status Session::check_dataset(const Dataset& dataset) const {
 }
 
 std::vector<uint64_t> Session::batch(uint64_t step, size_t examples) {
-  const uint64_t size = uint64_t{run_.batch} * run_.accumulate;
+  const uint64_t size = run_.whole("batch") * run_.whole("accumulate");
   std::vector<uint64_t> indices;
   for (uint64_t position = step * size; position < (step + 1) * size; ++position) {
     const uint64_t epoch = position / examples;
     if (order_epoch_ != epoch || order_.size() != examples) {
       order_.resize(examples);
-      rng::permutation(run_.seed, static_cast<uint32_t>(epoch), static_cast<uint32_t>(examples), order_.data());
+      rng::permutation(run_.seed(), static_cast<uint32_t>(epoch), static_cast<uint32_t>(examples), order_.data());
       order_epoch_ = epoch;
     }
     indices.push_back(order_[position % examples]);
@@ -93,7 +90,7 @@ std::vector<uint64_t> Session::batch(uint64_t step, size_t examples) {
 Status Session::check_writable() const {
   return !state_ || state_->writable() ? Status()
                                        : Failure{ZO_STATE_ERROR, state_->path(), "a state attached for reading",
-                                                 "one attached for training", "Attach it with ZO_STATE_TRAIN."};
+                                                 "one attached for training", "Attach it without read_only."};
 }
 
 Status Session::prepare_step() {
@@ -111,7 +108,7 @@ Result<StepReport> Session::take_step(const Dataset& dataset, const std::vector<
   ZO_TRY(prepare_step());
   const auto start = std::chrono::steady_clock::now();
   const auto number = static_cast<uint32_t>(records_.size());
-  ZO_ASSIGN(layout, lay_out(dataset, indices.data(), indices.size(), compares(run_.loss), trainer_->limits()));
+  ZO_ASSIGN(layout, lay_out(dataset, indices.data(), indices.size(), compares(run_.loss()), trainer_->limits()));
   ZO_ASSIGN(scores, reference_of(dataset, indices.data(), indices.size(), reference, {}));
   layout.reference = std::move(scores);
   const StepInput input{run_, number, static_cast<float>(lr), pending()};
@@ -125,9 +122,9 @@ Result<StepReport> Session::take_step(const Dataset& dataset, const std::vector<
   const auto loss = static_cast<float>(report.output.loss);
   // Decided on a copy: a step whose record cannot be written has not happened.
   DivergenceGuard guard = guard_;
-  Record record{number, input.lr, static_cast<float>(run_.eps), loss, report.output.gradients};
+  Record record{number, input.lr, static_cast<float>(run_.number("eps")), loss, report.output.gradients};
   std::string bad = report.output.not_finite;
-  bad = bad.empty() && std::isfinite(loss) ? trainer_->out_of_range(record, run_.seed, &*slots_) : bad;
+  bad = bad.empty() && std::isfinite(loss) ? trainer_->out_of_range(record, run_.seed(), &*slots_) : bad;
   if (!bad.empty()) {
     return diverged({number, bad, "an update of finite numbers, within the range of the slots' floats"}).failure();
   }
@@ -155,10 +152,11 @@ Status Session::diverged(const Divergence& divergence) {
   records_.resize(divergence.kept);
   ZO_TRY(deferred() ? restore(records_.size()) : go_back());
   watch_again();
-  return Failure{
-      ZO_DIVERGED, "step " + step, divergence.found, divergence.expected,
-      "Lower lr (it is " + decimal(run_.lr) + (state_ && !records_.empty() ? "; --change-settings takes another" : "") +
-          "). The state is back at " + std::to_string(records_.size()) + " steps, before the run left its range."};
+  return Failure{ZO_DIVERGED, "step " + step, divergence.found, divergence.expected,
+                 "Lower lr (it is " + decimal(run_.number("lr")) +
+                     (state_ && !records_.empty() ? "; --change-settings takes another" : "") +
+                     "). The state is back at " + std::to_string(records_.size()) +
+                     " steps, before the run left its range."};
 }
 
 void Session::watch_again() {
@@ -185,8 +183,8 @@ Result<StepReport> Session::step_on(const Dataset& dataset, const uint64_t* indi
     return Failure{ZO_INVALID_ARGUMENT, "indices", "none", "at least one", "Pass indices of examples."};
   }
   // The host chooses the examples of each step: no set of them is the run's.
-  ZO_TRY(begin_run(run_.total_steps, nullptr));
-  return take_step(dataset, chosen, scheduled(run_, records_.size(), run_.total_steps), nullptr);
+  ZO_TRY(begin_run(run_.whole("total_steps"), nullptr));
+  return take_step(dataset, chosen, scheduled(run_, records_.size(), run_.whole("total_steps")), nullptr);
 }
 
 uint64_t Session::steps_of_a_snapshot() const {
@@ -315,9 +313,9 @@ Status Session::train_on(const Dataset& dataset, const TrainOptions& options) {
     if (state_ && records_.size() % every == 0) {
       ZO_TRY(save());
     }
-    const zo_progress progress{sizeof(zo_progress),      records_.size(), total_steps,
-                               report->output.loss,      report->lr,      report->seconds,
-                               memory_usage().rss_bytes, anonymous.take()};
+    const zo_progress progress{records_.size(), total_steps,     report->output.loss,
+                               report->lr,      report->seconds, memory_usage().rss_bytes,
+                               anonymous.take()};
     if (!options.go_on(progress)) {
       return stopped(total_steps);
     }
@@ -343,7 +341,7 @@ Status Session::check_records(const std::vector<Record>& records, DivergenceGuar
       return refused(record, "lr " + std::to_string(record.lr) + " and eps " + std::to_string(record.eps),
                      "a rate of at least 0 and a scale above 0");
     }
-    const std::string bad = trainer_->out_of_range(record, run_.seed, nullptr);
+    const std::string bad = trainer_->out_of_range(record, run_.seed(), nullptr);
     if (!bad.empty()) {
       return refused(record, bad, "finite numbers, within the range of the slots' floats");
     }
@@ -370,7 +368,7 @@ Status Session::follow(std::vector<Record> records) {
     const History last = pending();
     for (size_t slot = 0; !last.empty() && slot < slots_->size(); ++slot) {
       if (slots_->trainable(slot)) {
-        ZO_TRY(trainer_->apply(last, run_.seed, slots_->spec(slot), slots_->current(slot), slots_->next(slot)));
+        ZO_TRY(trainer_->apply(last, run_.seed(), slots_->spec(slot), slots_->current(slot), slots_->next(slot)));
       }
     }
     if (state_) {

@@ -96,7 +96,7 @@ class Runs:
     def go_on(self, kind: str, machine: str, state: Path, steps: int) -> dict[str, Any]:
         return self.machines[machine].verb(
             "train", *self.inputs(kind), "--state", state, "--steps", steps,
-            "--lr", RATES.get(kind, 0.05), "--schedule", "constant",
+            "--set", f"lr={RATES.get(kind, 0.05)}", "--set", "lr_schedule=constant",
         )  # fmt: skip
 
     def evaluate(self, kind: str, machine: str) -> float:

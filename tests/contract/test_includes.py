@@ -26,7 +26,7 @@ SESSION: dict[str, set[str]] = {
     "train": {"storage", "manifest", "data", "state", "programs"},
 }
 #: Of session/ itself: what the folders may include; session.h is above them.
-BASE = {"decimal.h", "losses.h", "memory.h", "parts.h", "result.h"}
+BASE = {"decimal.h", "losses.h", "memory.h", "options.h", "parts.h", "result.h"}
 #: What is beside the session, each with what of it it may include: a job uses it through the C ABI, as any host does.
 BESIDE = {
     "kernels": set(),

@@ -4,47 +4,36 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "check.h"
-#include "zoexport/session.h"
+#include "job/calls.h"
 
 using nlohmann::json;
 
 namespace {
 
-struct Close {
-  void operator()(zo_session* session) const { zo_session_close(session); }
-  void operator()(zo_dataset* dataset) const { zo_dataset_free(dataset); }
-};
-using Session = std::unique_ptr<zo_session, Close>;
-using Dataset = std::unique_ptr<zo_dataset, Close>;
+using zoexport::DatasetHandle;
+using zoexport::SessionHandle;
 
 template <typename Verb, typename... Arguments>
 bool done(Verb verb, Arguments... arguments) {
-  zo_error error{};
-  const bool ok = verb(arguments..., &error) == ZO_OK;
-  if (!ok) {
-    std::fprintf(stderr, "error: %s: found %s; expected %s. %s\n", error.where, error.found, error.expected, error.fix);
+  const zoexport::Status status = zoexport::call(verb, arguments...);
+  if (!status.ok()) {
+    const zoexport::Failure& error = status.failure();
+    std::fprintf(stderr, "error: %s: found %s; expected %s. %s\n", error.where.c_str(), error.found.c_str(),
+                 error.expected.c_str(), error.fix.c_str());
   }
-  return CHECK(ok);
+  return CHECK(status.ok());
 }
 
-template <typename T>
-T sized() {
-  T empty{};
-  empty.struct_size = sizeof(T);
-  return empty;
-}
-
-Session open(const std::string& bundle) {
-  zo_session* session = nullptr;
-  done(zo_session_open, bundle.c_str(), static_cast<const zo_open_options*>(nullptr), &session);
-  return Session(session);
+SessionHandle open(const std::string& bundle) {
+  auto opened = zoexport::open_session(bundle, json::object());
+  CHECK(opened.ok());
+  return std::move(*opened);
 }
 
 uint32_t bits(float value) {
@@ -72,7 +61,8 @@ float float_of(uint32_t word) {
 
 std::vector<float> read(zo_session* session, const std::string& name, size_t count) {
   std::vector<float> values(count);
-  done(zo_session_read_slot, session, name.c_str(), static_cast<int32_t>(ZO_SLOT_FINISHED), values.data(), count);
+  done(zo_session_read_slot, session, name.c_str(), static_cast<int32_t>(ZO_SLOT_FINISHED), values.data(),
+       count * sizeof(float));
   return values;
 }
 
@@ -89,17 +79,15 @@ double error_of(const std::vector<float>& found, const std::vector<uint32_t>& ex
 
 // Losses and values within the bounds; rates, and the scalars that follow from the losses, exactly.
 void steps(const std::string& bundle, const json& run, const json& bounds, const zo_dataset* examples) {
-  const Session session = open(bundle);
-  auto configured = sized<zo_run>();
-  done(zo_session_run, session.get(), &configured);
-  CHECK(configured.seed == std::strtoull(run["seed"].get<std::string>().c_str(), nullptr, 16));
-  const double eps = static_cast<float>(configured.eps);  // as the record has it
-  configured.total_steps = run["steps"];
-  done(zo_session_configure, session.get(), static_cast<const zo_run*>(&configured));
+  const SessionHandle session = open(bundle);
+  const auto settings = zoexport::json_of(zo_session_settings, session.get());
+  CHECK((*settings)["seed"] == std::strtoull(run["seed"].get<std::string>().c_str(), nullptr, 16));
+  const double eps = static_cast<float>(settings->value("eps", 0.0));  // as the record has it
+  done(zo_session_configure, session.get(), json{{"total_steps", run["steps"]}}.dump().c_str());
   for (size_t number = 0; number < run["batches"].size(); ++number) {
     const auto batch = run["batches"][number].get<std::vector<uint64_t>>();
     const auto losses = run["losses"][number].get<std::vector<double>>();
-    auto step = sized<zo_step>();
+    zo_step step = {};
     done(zo_session_step, session.get(), examples, batch.data(), batch.size(), &step);
     CHECK(step.loss_count == losses.size());
     for (size_t i = 0; i < losses.size(); ++i) {
@@ -120,10 +108,9 @@ void steps(const std::string& bundle, const json& run, const json& bounds, const
 
 // The noise specification fixes these slots to the last bit.
 void logged(const std::string& folder, const json& run) {
-  const Session session = open(folder + "/bundle");
+  const SessionHandle session = open(folder + "/bundle");
   const std::string state = folder + "/logged";
-  done(zo_session_attach, session.get(), state.c_str(), static_cast<int32_t>(ZO_STATE_READ),
-       static_cast<const uint64_t*>(nullptr));
+  done(zo_session_attach, session.get(), state.c_str(), R"({"read_only": true})");
   for (const auto& [name, text] : run["slots"].items()) {
     const std::vector<uint32_t> expected = words(text);
     const std::vector<float> values = read(session.get(), name, expected.size());
@@ -141,7 +128,7 @@ int main(int count, char** arguments) {
   const std::string folder = arguments[1];
   std::ifstream file(ZOEXPORT_SOURCE_DIR "/graphs/golden/trajectories.json");
   const json golden = json::parse(file);
-  const Dataset examples(zo_dataset_new());
+  const DatasetHandle examples(zo_dataset_new());
   done(zo_dataset_load, examples.get(), (folder + "/examples.jsonl").c_str());
   for (const json& run : golden["trajectories"]) {
     const std::string place = folder + "/" + run["method"].get<std::string>();

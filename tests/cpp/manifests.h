@@ -16,6 +16,8 @@ inline std::string replaced(std::string text, const std::string& from, const std
 }
 
 inline const char* const kNextB = R"(,{"name":"b","role":"state","dtype":"float32","shape":[2,3]}]}],"rng")";
+inline const char* const kStep =
+    R"("step":{"copies":"one","levels":[{"begin":0,"difference":"central","directions":1}]},)";
 inline const char* const kGradients = R"(,{"name":"g","role":"projected_gradients","dtype":"float32","shape":[1]})";
 
 // A manifest with one program pair, without its id.
@@ -41,8 +43,8 @@ inline std::string manifest_body() {
          logprobs + kNextB +
          R"(:"zoexport-philox4x32-10/1","rows":2,"schema_version":1,)"
          R"("settings":{"lr":0.005,"eps":0.01,"seed":18446744073709551615,"batch":4},)"
-         R"("state":[{"name":"b","role":"trainable","dtype":"float32","shape":[2,3],"tensor_id":9,"module":"m"}],)"
-         R"("target":"android-cpu")";
+         R"("state":[{"name":"b","role":"trainable","dtype":"float32","shape":[2,3],"tensor_id":9,"module":"m"}],)" +
+         std::string(kStep) + R"("target":"android-cpu")";
 }
 
 inline std::string with_id(const std::string& body) {

@@ -1,32 +1,38 @@
-// Prints every slot of a state as "NAME HEXADECIMAL": its bytes recomputed from the initial values and the trajectory log
-// alone, all updates applied. A tool of tests/aarch64.
+// Prints every state tensor as "NAME HEXADECIMAL": its values recomputed from the initial values and the trajectory log alone,
+// all updates applied. A tool of tests/aarch64.
 // Usage: replay_slots BUNDLE STATE
 #include <cstdio>
 #include <string>
 #include <vector>
 
-#include "zoexport/session.h"
+#include "job/calls.h"
 
 namespace {
 
-bool print_slot(zo_session* session, uint32_t index, uint64_t updates, zo_error* error) {
-  zo_slot_info slot{};
-  slot.struct_size = sizeof(slot);
-  if (zo_session_slot(session, index, &slot, error) != ZO_OK) {
-    return false;
+using namespace zoexport;
+using nlohmann::json;
+
+Status print_slots(const std::string& bundle, const std::string& state) {
+  ZO_ASSIGN(session, open_session(bundle, json::object()));
+  ZO_TRY(call(zo_session_attach, session.get(), state.c_str(), R"({"read_only": true})"));
+  ZO_ASSIGN(info, json_of(zo_session_info, session.get()));
+  ZO_ASSIGN(slots, json_of(zo_session_slots, session.get()));
+  for (const json& slot : slots) {
+    const std::string name = slot["name"], dtype = slot["dtype"];
+    size_t size = dtype == "uint8" || dtype == "int8" ? 1 : 4;
+    for (const json& extent : slot["shape"]) {
+      size *= extent.get<size_t>();
+    }
+    std::vector<unsigned char> bytes(size);
+    ZO_TRY(call(zo_session_replay_slot, session.get(), name.c_str(), info["steps"].get<uint64_t>(),
+                static_cast<void*>(bytes.data()), size));
+    std::printf("%s ", name.c_str());
+    for (const unsigned char byte : bytes) {
+      std::printf("%02x", byte);
+    }
+    std::printf("\n");
   }
-  const std::string name = slot.name;
-  const bool one_byte = slot.dtype == ZO_UINT8 || slot.dtype == ZO_INT8;
-  std::vector<unsigned char> bytes(slot.elements * (one_byte ? 1 : slot.dtype == ZO_FLOAT16 ? 2 : 4));
-  if (zo_session_replay_slot_bytes(session, name.c_str(), updates, bytes.data(), bytes.size(), error) != ZO_OK) {
-    return false;
-  }
-  std::printf("%s ", name.c_str());
-  for (const unsigned char byte : bytes) {
-    std::printf("%02x", byte);
-  }
-  std::printf("\n");
-  return true;
+  return {};
 }
 
 }  // namespace
@@ -36,21 +42,11 @@ int main(int count, char** arguments) {
     std::fprintf(stderr, "usage: replay_slots BUNDLE STATE\n");
     return 2;
   }
-  zo_error error{};
-  zo_session* session = nullptr;
-  zo_info info{};
-  info.struct_size = sizeof(info);
-  bool done = zo_session_open(arguments[1], nullptr, &session, &error) == ZO_OK &&
-              zo_session_attach(session, arguments[2], ZO_STATE_READ, nullptr, &error) == ZO_OK &&
-              zo_session_info(session, &info, &error) == ZO_OK;
-  const uint32_t slots = info.slots;
-  const uint64_t updates = info.steps;
-  for (uint32_t i = 0; done && i < slots; ++i) {
-    done = print_slot(session, i, updates, &error);
+  const Status status = print_slots(arguments[1], arguments[2]);
+  if (!status.ok()) {
+    const Failure& error = status.failure();
+    std::fprintf(stderr, "error: %s: found %s; expected %s. %s\n", error.where.c_str(), error.found.c_str(),
+                 error.expected.c_str(), error.fix.c_str());
   }
-  zo_session_close(session);
-  if (!done) {
-    std::fprintf(stderr, "error: %s: found %s; expected %s. %s\n", error.where, error.found, error.expected, error.fix);
-  }
-  return done ? 0 : 1;
+  return status.ok() ? 0 : 1;
 }

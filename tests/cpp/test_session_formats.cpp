@@ -297,7 +297,7 @@ void test_manifest() {
   if (!CHECK(manifest.ok())) {
     return;
   }
-  CHECK(manifest->seq_len == 8 && manifest->rows == 2 && manifest->settings.seed == UINT64_MAX);
+  CHECK(manifest->seq_len == 8 && manifest->rows == 2 && manifest->settings.seed() == UINT64_MAX);
   CHECK(manifest->slots.size() == 1 && manifest->slots[0].elements == 6 && manifest->slots[0].tensor_id == 9);
   // A whole model is one stage, which is first and head at once.
   CHECK(manifest->whole() && manifest->queries() == 1 && manifest->stages[0].bind.at("b") == "b");
@@ -384,7 +384,7 @@ void test_half_slots() {
   std::string body = replaced(manifest_body(), R"("float32","shape":[2,3])", R"("float16","shape":[2,3])");
   const auto manifest = parse_manifest(with_id(body), "manifest");
   CHECK(manifest.ok() && manifest->slots[0].dtype == ZO_FLOAT16 && manifest->slots[0].bytes() == 12);
-  body = replaced(body, kGradients, "");
+  body = replaced(replaced(body, kGradients, ""), kStep, "");
   const auto refused =
       parse_manifest(with_id(replaced(body, R"("settings":{)", R"("settings":{"optimizer":"sgd",)")), "manifest");
   CHECK(!refused.ok() && refused.failure().where == "manifest, state");

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "check.h"
+#include "job/calls.h"
 #include "manifests.h"
 #include "session/storage/safetensors.h"
-#include "zoexport/session.h"
 
 namespace {
 
@@ -93,14 +93,10 @@ int32_t run_program(void* user, const char*, const zo_tensor* inputs, size_t inp
 }
 
 zo_session* open(const Bundle& bundle, std::atomic<uint64_t>* calls = nullptr) {
-  const zo_engine engine{sizeof(zo_engine), calls, run_program};
-  zo_open_options options{};
-  options.struct_size = sizeof(options);
-  options.engine = &engine;
-  options.cache = "";
+  const zo_engine engine{calls, run_program};
   zo_session* session = nullptr;
   zo_error error;
-  if (!CHECK(zo_session_open(bundle.path, &options, &session, &error) == ZO_OK)) {
+  if (!CHECK(zo_session_open(bundle.path, R"({"packed_weights": ""})", &engine, &session, &error) == ZO_OK)) {
     std::fprintf(stderr, "%s: found %s; expected %s\n", error.where, error.found, error.expected);
     std::exit(1);
   }
@@ -119,16 +115,22 @@ zo_dataset* examples() {
 }
 
 uint64_t steps(zo_session* session) {
-  zo_info info{};
-  info.struct_size = sizeof(info);
-  CHECK(zo_session_info(session, &info, nullptr) == ZO_OK);
-  return info.steps;
+  const auto info = zoexport::json_of(zo_session_info, session);
+  return CHECK(info.ok()) ? (*info)["steps"].get<uint64_t>() : 0;
 }
 
 std::vector<float> values(zo_session* session) {
   std::vector<float> found(6);
-  CHECK(zo_session_read_slot(session, "b", ZO_SLOT_FINISHED, found.data(), found.size(), nullptr) == ZO_OK);
+  CHECK(zo_session_read_slot(session, "b", ZO_SLOT_FINISHED, found.data(), found.size() * sizeof(float), nullptr) ==
+        ZO_OK);
   return found;
+}
+
+// Trains to so many steps in all.
+zo_status train_to(zo_session* session, const zo_dataset* dataset, uint64_t steps,
+                   const zo_train_callbacks* callbacks = nullptr) {
+  const std::string options = R"({"steps": )" + std::to_string(steps) + "}";
+  return zo_session_train(session, dataset, nullptr, options.c_str(), callbacks, nullptr);
 }
 
 // Several threads ask a run to stop, again and again; every time it stops between two steps, and goes on after.
@@ -138,7 +140,7 @@ void test_cancel_from_threads() {
   for (int round = 0; round < 4; ++round) {
     std::atomic<uint64_t> calls{0};
     zo_session* session = open(bundle, &calls);
-    CHECK(zo_session_attach(session, bundle.state("state").c_str(), ZO_STATE_TRAIN, nullptr, nullptr) == ZO_OK);
+    CHECK(zo_session_attach(session, bundle.state("state").c_str(), nullptr, nullptr) == ZO_OK);
     const uint64_t before = steps(session);
     std::atomic<bool> done{false};
     std::vector<std::thread> threads;
@@ -152,7 +154,7 @@ void test_cancel_from_threads() {
     }
     for (int i = 0; i < 10; ++i) {
       const uint64_t from = steps(session);
-      CHECK(zo_session_train(session, dataset, 1000000, nullptr, nullptr, nullptr) == ZO_CANCELLED);
+      CHECK(train_to(session, dataset, 1000000) == ZO_CANCELLED);
       CHECK(steps(session) > from);
     }
     done = true;
@@ -172,13 +174,14 @@ void test_sessions_side_by_side() {
   constexpr uint64_t kSteps = 60;
   const auto train = [&](const std::string& state) {
     zo_session* session = open(bundle);
-    CHECK(zo_session_attach(session, bundle.state(state).c_str(), ZO_STATE_TRAIN, nullptr, nullptr) == ZO_OK);
-    CHECK(zo_session_train(session, dataset, kSteps, nullptr, nullptr, nullptr) == ZO_OK);
-    zo_evaluation evaluation{};
-    evaluation.struct_size = sizeof(evaluation);
-    CHECK(zo_session_evaluate(session, dataset, nullptr, nullptr, &evaluation, nullptr) == ZO_OK);
+    CHECK(zo_session_attach(session, bundle.state(state).c_str(), nullptr, nullptr) == ZO_OK);
+    CHECK(train_to(session, dataset, kSteps) == ZO_OK);
+    const zo_on_part nobody = nullptr;
+    const auto evaluation =
+        zoexport::json_of(zo_session_evaluate, session, dataset, nobody, static_cast<void*>(nullptr));
+    CHECK(evaluation.ok());
     std::vector<float> found = values(session);
-    found.push_back(static_cast<float>(evaluation.loss));
+    found.push_back((*evaluation)["loss"].get<float>());
     zo_session_close(session);
     return found;
   };
@@ -191,7 +194,7 @@ void test_sessions_side_by_side() {
   // Readers of a state that is trained meanwhile.
   for (int i = 0; i < 20; ++i) {
     zo_session* session = open(bundle);
-    CHECK(zo_session_attach(session, bundle.state("alone").c_str(), ZO_STATE_READ, nullptr, nullptr) == ZO_OK);
+    CHECK(zo_session_attach(session, bundle.state("alone").c_str(), R"({"read_only": true})", nullptr) == ZO_OK);
     std::vector<float> read = values(session);
     CHECK(std::equal(read.begin(), read.end(), alone.begin()));
     zo_session_close(session);
@@ -220,12 +223,13 @@ void test_close_from_a_callback() {
       }
       return 0;
     };
+    const zo_train_callbacks callbacks = {session, on_progress, nullptr, nullptr};
     // It was asked to stop after its first step, then goes on.
-    CHECK(zo_session_train(session, dataset, 100, on_progress, session, nullptr) == ZO_CANCELLED);
+    CHECK(train_to(session, dataset, 100, &callbacks) == ZO_CANCELLED);
     CHECK(steps(session) == 1);
-    CHECK(zo_session_train(session, dataset, 100, on_progress, session, nullptr) == ZO_CANCELLED);
+    CHECK(train_to(session, dataset, 100, &callbacks) == ZO_CANCELLED);
     CHECK(steps(session) == 2);
-    CHECK(zo_session_train(session, dataset, 100, on_progress, session, nullptr) == ZO_CANCELLED);
+    CHECK(train_to(session, dataset, 100, &callbacks) == ZO_CANCELLED);
   }
   zo_dataset_free(dataset);
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "fuzz.h"
@@ -67,22 +68,25 @@ inline int32_t run_program(void*, const char*, const zo_tensor* inputs, size_t i
 
 // A bundle of tests/fuzz/bundles, whose programs are the one above.
 inline zo_session* open_bundle(const char* name) {
-  static const zo_engine engine{sizeof(zo_engine), nullptr, run_program};
-  zo_open_options options{};
-  options.struct_size = sizeof(options);
-  options.engine = &engine;
-  options.cache = "";
+  static const zo_engine engine{nullptr, run_program};
   zo_session* session = nullptr;
   zo_error error;
   const std::string path = std::string(ZOEXPORT_SOURCE_DIR "/tests/fuzz/bundles/") + name;
-  if (zo_session_open(path.c_str(), &options, &session, &error) != ZO_OK) {
+  if (zo_session_open(path.c_str(), R"({"packed_weights": ""})", &engine, &session, &error) != ZO_OK) {
     std::fprintf(stderr, "%s: %s\n", error.where, error.found);
     std::abort();
   }
   return session;
 }
 
-// What every verb promises: a failure says all four parts.
+// A JSON result, freed; null after a failure.
+inline nlohmann::json taken(char* text) {
+  nlohmann::json found = text == nullptr ? nlohmann::json() : nlohmann::json::parse(text);
+  zo_free(text);
+  return found;
+}
+
+// Checks that a failure has all four parts.
 inline void check(zo_status status, const zo_error& error) {
   const bool told = status == ZO_OK ? error.code == ZO_OK
                                     : error.code == status && error.where[0] != '\0' && error.found[0] != '\0' &&

@@ -91,29 +91,32 @@ void sign_work(const std::string& path, std::string& bytes) {
 }
 
 void read_all(zo_session* session, zo_error& error) {
-  zo_info info{};
-  info.struct_size = sizeof(info);
-  fuzz::check(zo_session_info(session, &info, &error), error);
-  for (uint32_t i = 0; i < info.slots; ++i) {
-    zo_slot_info slot{};
-    slot.struct_size = sizeof(slot);
-    fuzz::check(zo_session_slot(session, i, &slot, &error), error);
-    std::vector<float> values(slot.elements);
-    fuzz::check(zo_session_read_slot(session, slot.name, ZO_SLOT_FINISHED, values.data(), values.size(), &error),
-                error);
-    const uint64_t updates = std::min<uint64_t>(info.steps, 2);
-    fuzz::check(zo_session_replay_slot(session, slot.name, updates, values.data(), values.size(), &error), error);
+  char* text = nullptr;
+  fuzz::check(zo_session_info(session, &text, &error), error);
+  const nlohmann::json info = fuzz::taken(text);
+  fuzz::check(zo_session_slots(session, &text, &error), error);
+  const auto steps = info["steps"].get<uint64_t>();
+  for (const nlohmann::json& slot : fuzz::taken(text)) {
+    size_t elements = 1;
+    for (const nlohmann::json& extent : slot["shape"]) {
+      elements *= extent.get<size_t>();
+    }
+    std::vector<float> values(elements);
+    const std::string name = slot["name"];
+    const size_t bytes = elements * sizeof(float);
+    fuzz::check(zo_session_read_slot(session, name.c_str(), ZO_SLOT_FINISHED, values.data(), bytes, &error), error);
+    const uint64_t updates = std::min<uint64_t>(steps, 2);
+    fuzz::check(zo_session_replay_slot(session, name.c_str(), updates, values.data(), bytes, &error), error);
   }
-  std::vector<float> gradients(info.queries);
-  for (uint64_t i = 0; i < std::min<uint64_t>(info.steps, 20); ++i) {
+  std::vector<float> gradients(info["queries"].get<size_t>());
+  for (uint64_t i = 0; i < std::min<uint64_t>(steps, 20); ++i) {
     zo_record record{};
-    record.struct_size = sizeof(record);
     fuzz::check(zo_session_record(session, i, &record, gradients.data(), &error), error);
     MUST(record.step == i);
   }
-  zo_run run{};
-  run.struct_size = sizeof(run);
-  MUST(zo_session_run(session, &run, &error) == ZO_OK && std::isfinite(run.lr) && run.batch > 0);
+  MUST(zo_session_settings(session, &text, &error) == ZO_OK);
+  const nlohmann::json settings = fuzz::taken(text);
+  MUST(settings["lr"].is_number() && settings["batch"] > 0);
 }
 
 void train(zo_session* session, zo_error& error) {
@@ -123,7 +126,6 @@ void train(zo_session* session, zo_error& error) {
   MUST(zo_dataset_add(dataset, &candidate, 1, 0, &error) == ZO_OK);
   const uint64_t index = 0;
   zo_step step{};
-  step.struct_size = sizeof(step);
   fuzz::check(zo_session_step(session, dataset, &index, 1, &step, &error), error);
   fuzz::check(zo_session_save(session, &error), error);
   zo_dataset_free(dataset);
@@ -159,26 +161,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     log = name == 2 ? content : log;
   }
-  size_t room = 0;
   zo_error error;
-  zo_status status = zo_state_describe(folder.path().c_str(), nullptr, &room, &error);
+  char* text = nullptr;
+  zo_status status = zo_state_describe(folder.path().c_str(), &text, &error);
   fuzz::check(status, error);
-  if (status == ZO_OK) {
-    std::vector<char> text(room);
-    fuzz::check(zo_state_describe(folder.path().c_str(), text.data(), &room, &error), error);
-    MUST(room <= text.size() && text.back() == '\0');
-  }
+  MUST(fuzz::taken(text).is_object() == (status == ZO_OK));
   zo_session* session = fuzz::open_bundle(kind & 1 ? "first" : "zeroth");
-  zo_attach_options options{};
-  options.struct_size = sizeof(options);
-  options.mode = kind & 4 ? ZO_STATE_TRAIN : ZO_STATE_READ;
-  options.recover = kind & 8;
-  options.change_settings = kind & 16;
-  status = zo_session_attach_with(session, folder.path().c_str(), &options, &error);
+  const bool trains = (kind & 4) != 0;
+  const nlohmann::json options = {
+      {"read_only", !trains}, {"recover", (kind & 8) != 0}, {"change_settings", (kind & 16) != 0}};
+  status = zo_session_attach(session, folder.path().c_str(), options.dump().c_str(), &error);
   fuzz::check(status, error);
   if (status == ZO_OK) {
     read_all(session, error);
-    if (options.mode == ZO_STATE_TRAIN) {
+    if (trains) {
       train(session, error);
     }
   }

@@ -27,7 +27,7 @@ def trained(
     examples = write_examples(folder / "examples.jsonl", [_example(row) for row in range(rows)])
     state = folder / "state"
     arguments = ("--examples", examples, "--state", state, "--steps", steps)
-    found = ran("train", bundle, *arguments, "--cache-prefix-mb", cache_mb, "--timings")
+    found = ran("train", bundle, *arguments, "--set", f"cache_prefix_mb={cache_mb}", "--timings")
     snapshot = max(state.glob("snapshot-*.safetensors"))
     slots = {name: value.tobytes() for name, value in load_file(snapshot).items()}
     costs = found["programs"].items()

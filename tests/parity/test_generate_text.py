@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +14,7 @@ from tests.support.compiled import Compiler
 from tests.support.generation import greedy, prompt_of, random_adapter, reference
 from tests.support.tiny_models import VOCAB_SIZE
 from zoexport.core.errors import ConfigError, DataError, ZoExportError
-from zoexport.session import Sampling, Session, abi, memory_usage, structs
-from zoexport.session.generation import GenerationCall
+from zoexport.session import Sampling, Session, memory_usage
 
 pytestmark = pytest.mark.parity
 PROMPT = "The film is a warm and café"
@@ -166,36 +164,12 @@ def test_memory_returns(bundle: Path) -> None:
         assert memory_usage().anonymous_bytes - before < 1 << 20
 
 
-def test_an_older_host_passes_shorter_structs(session: Session) -> None:
-    call = GenerationCall(
-        [5, 6, 7],
-        (),
-        max_tokens=9,
-        stop_tokens=(),
-        stop=["never"],
-        sampling=Sampling(),
-        untrained=False,
-        adapter="nobody",
-        keep=False,
-        sliding=False,
-        on_token=None,
-        on_text=None,
-    )
-    call.options.struct_size = structs.GenerateOptions.text.offset
-    call.result.struct_size = structs.Generation.text.offset
-    arguments = (session.handle, ctypes.byref(call.options), call.on_token, None)
-    abi.call("zo_session_generate", *arguments, ctypes.byref(call.result))
-    made = call.generation()
-    assert made.tokens == session.generate([5, 6, 7], max_tokens=9, stop_tokens=()).tokens
-    assert made.text is None
-
-
 @pytest.mark.parametrize(
     ("options", "kind", "part"),
     [
         ({"prompt": "a", "stop": [""]}, ConfigError, "stop string: found an empty text"),
-        ({"prompt": "a", "stop": ["\ud800"]}, ConfigError, "no UTF-8"),
-        ({"prompt": "a\ud800"}, DataError, "no UTF-8"),
+        ({"prompt": "a", "stop": ["\ud800"]}, DataError, "no character of UTF-8"),
+        ({"prompt": "a\ud800"}, DataError, "no character of UTF-8"),
         ({"prompt": "a", "messages": [("user", "b")]}, ConfigError, "more than one"),
         ({"messages": [("nobody", "b")]}, ZoExportError, "nobody"),
         ({"prompt": "a " * 2000}, ConfigError, "generate.context"),

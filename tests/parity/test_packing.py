@@ -57,5 +57,5 @@ def test_a_run_keeps_its_packing(compiler: Compiler, tmp_path: Path) -> None:
     resumed = opened.train(data, state=state, steps=4)
     assert resumed.losses == whole.losses
     run = ("--data", data, "--state", tmp_path / "runner")
-    ran("train", bundle, *run, "--steps", 2, "--pack", "on", "--schedule", "constant")
+    ran("train", bundle, *run, "--steps", 2, "--set", "pack=on", "--set", "lr_schedule=constant")
     assert ran("train", bundle, *run, "--steps", 4)["losses"] == whole.losses

@@ -75,9 +75,9 @@ def test_the_runner_and_the_command_line_take_pairs(compiler: Compiler, tmp_path
     expected = opened.train(
         data, state=tmp_path / "ours", steps=12, by_key=chosen, eval_data=data, eval_every=6
     )
-    run = ("--data", data, "--state", tmp_path / "runner", "--steps", 12, "--lr", 0.01)
+    run = ("--data", data, "--state", tmp_path / "runner", "--steps", 12, "--set", "lr=0.01")
     held_out = ("--eval-data", data, "--eval-every", 6)
-    loss = ("--loss", "dpo", "--dpo-beta", 0.5)
+    loss = ("--set", "loss=dpo", "--set", "dpo.beta=0.5")
     found = ran("train", bundle, *run, *held_out, *loss)
     assert found["losses"] == expected.losses
     assert found["evaluations"] == expected.evaluations

@@ -53,7 +53,7 @@ def test_data_that_cannot_be_used_leaves_no_state(
 ) -> None:
     bundle = compiler.bundle("llama", "mebp", lora__targets="all-linear", generate="on")
     run = ("--state", tmp_path / "state", "--steps", 3)
-    for more, part in (((), "no 'completion'"), (("--loss", "choices"), "no 'choices'")):
+    for more, part in (((), "no 'completion'"), (("--set", "loss=choices"), "no 'choices'")):
         if not more:
             data.write_text('{"prompt": "a"}\n')
         else:

@@ -33,7 +33,16 @@ def trained(
         folder / "examples.jsonl", [([(row[:-1], row[1:])], 0) for row in tokens]
     )
     state = folder / "state"
-    arguments = ("--examples", examples, "--state", state, "--steps", STEPS, "--keep-mb", keep_mb)
+    arguments = (
+        "--examples",
+        examples,
+        "--state",
+        state,
+        "--steps",
+        STEPS,
+        "--set",
+        f"keep_mb={keep_mb}",
+    )
     found = ran("train", bundle, *arguments, "--timings")
     (snapshot,) = state.glob("snapshot-*.safetensors")
     slots = {name: value.tobytes() for name, value in load_file(snapshot).items()}

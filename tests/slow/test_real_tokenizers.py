@@ -16,7 +16,7 @@ from zoexport.core.errors import DataError
 from zoexport.data.chat_form import ChatForm, chat_form
 from zoexport.fetch import Package, downloaded
 from zoexport.models.saved import save_tokenizer
-from zoexport.session.tokenizer import Tokenizer
+from zoexport.session.data import Tokenizer
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 

@@ -75,6 +75,17 @@ def spsa(queries: int, copies: str, settings: Mapping[str, Any] | None = None) -
     return {"levels": [level], "copies": copies}
 
 
+def run_settings(method: str) -> dict[str, Any]:
+    """Settings of a run with a method, with its defaults."""
+    from zoexport.core.config import as_dict, fields
+    from zoexport.methods import methods
+
+    config = methods.get(method if method in methods.names() else "mezo").config
+    runtime = {key for key, (_, info) in fields(config).items() if info.runtime}
+    found = {key: value for key, value in as_dict(config()).items() if key in runtime}
+    return {key: value for key, value in found.items() if value is not None}
+
+
 def write_bundle(
     folder: Path,
     *,
@@ -158,6 +169,7 @@ def write_bundle(
             "sha256": "0" * 64,
         },
         "settings": {
+            **run_settings(method),
             "seq_len": seq_len,
             "batch": 3,
             "accumulate": 1,

@@ -52,19 +52,19 @@ def write_choices(path: Path) -> Path:
 def terms_of(bundle: Path, algorithm: str = "replay", **changes: Any) -> Terms:
     """Terms of a bundle's own settings, but three steps a round."""
     with Session.open(bundle, engine=no_programs) as session:
-        run, info = session.run, session.info
+        run, info = session.settings, session.info
     values: dict[str, Any] = {
         "bundle": info.bundle_id,
         "algorithm": algorithm,
         "seed": 5,
         "steps": 3,
         "scalars": info.queries,
-        "lr": run.lr,
-        "eps": run.eps,
-        "loss": run.loss,
+        "lr": run["lr"],
+        "eps": run.get("eps", 0.0),
+        "loss": run["loss"],
         "batch": 2,
         "accumulate": 1,
-        "difference": ALGORITHMS[algorithm].difference or run.difference,
+        "difference": ALGORITHMS[algorithm].difference or run.get("difference", "central"),
     }
     return Terms(**{**values, **changes})
 

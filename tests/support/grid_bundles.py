@@ -251,6 +251,7 @@ def write_bundle(
             "sha256": "0" * 64,
         },
         "settings": {
+            **bundles.run_settings("quzo"),
             "seq_len": LENGTHS[-1],
             "batch": 3,
             "accumulate": 1,

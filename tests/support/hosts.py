@@ -142,7 +142,7 @@ def _expected(folder: Path, engine: Engine | None = None) -> dict[str, Any]:
     state, bundle = folder / "state", folder / "bundle"
     with Dataset() as dataset, Session.open(bundle, threads=THREADS, engine=engine) as session:
         dataset.load(folder / "examples.jsonl")
-        defaults = session.run
+        defaults = session.settings
         session.attach(state, seed=SETTINGS["seed"])
         session.configure(**SETTINGS)
         before = session.evaluate(dataset)
@@ -154,7 +154,11 @@ def _expected(folder: Path, engine: Engine | None = None) -> dict[str, Any]:
             "steps": STEPS,
             "states": STATES,
             "settings": {**SETTINGS, "seed": str(SETTINGS["seed"])},
-            "defaults": {"batch": defaults.batch, "lr": defaults.lr, "seed": str(defaults.seed)},
+            "defaults": {
+                "batch": defaults["batch"],
+                "lr": defaults["lr"],
+                "seed": str(defaults["seed"]),
+            },
             "info": {
                 "bundle_id": info.bundle_id,
                 "method": info.method,

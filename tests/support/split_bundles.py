@@ -374,6 +374,7 @@ def write_bundle(
             "sha256": "0" * 64,
         },
         "settings": {
+            **bundles.run_settings(method),
             "seq_len": lengths[-1],
             "batch": rows,
             "accumulate": 1,

@@ -297,6 +297,7 @@ def write_bundle(
             "sha256": "0" * 64,
         },
         "settings": {
+            **bundles.run_settings("prge"),
             "seq_len": LENGTHS[-1],
             "batch": 3,
             "accumulate": 1,

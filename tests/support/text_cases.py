@@ -12,7 +12,7 @@ from zoexport.core.children import python
 from zoexport.data import tokenize_file, write_examples
 from zoexport.packing import pack
 from zoexport.session import Dataset
-from zoexport.session.tokenizer import Tokenizer
+from zoexport.session.data import Tokenizer
 
 STEPS = 250
 """Enough for two snapshots and for being killed between them."""

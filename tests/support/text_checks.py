@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.support.tokenizers import random_text
 from zoexport.core import manifest
-from zoexport.session.tokenizer import Tokenizer
+from zoexport.session.data import Tokenizer
 
 
 def ends_of(bundle: Path) -> list[int]:

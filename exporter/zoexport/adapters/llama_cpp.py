@@ -25,12 +25,11 @@ from zoexport.adapters.formats import (
 )
 from zoexport.adapters.gguf_file import BadGgufError, GgufFile, open_gguf
 from zoexport.adapters.llama_cpp_names import Heads, names_of, rows_of
-from zoexport.adapters.native import write_gguf
+from zoexport.adapters.native import OUTTYPES, write_gguf
 from zoexport.adapters.one_scale import inverse, one_scale, scaled
 from zoexport.core.errors import ConfigError, StateError, first_line, nearest
 from zoexport.core.lora_scaling import LoraScaling
 from zoexport.core.types import Slot
-from zoexport.session.structs import OUTTYPES
 
 _WORD = "an adapter of llama.cpp: one GGUF file"
 _ALORA = "adapter.alora.invocation_tokens"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,10 @@ import numpy as np
 
 from zoexport.adapters.files import Array
 from zoexport.adapters.formats import Slots, slot_modules
-from zoexport.session import abi, structs
+from zoexport.session import abi
+
+OUTTYPES = ("f32", "f16", "q8_0")
+"""Dtypes of a GGUF file."""
 
 
 def write_peft(path: Path, slots: Slots, description: str, *, replace: bool) -> None:
@@ -24,8 +27,7 @@ def write_peft(path: Path, slots: Slots, description: str, *, replace: bool) -> 
     Raises:
         ConfigError: the path exists and ``replace`` is off, it cannot be written, or a number is not finite.
     """
-    adapter = structs.Adapter(description=description.encode())
-    _write(path, adapter, slots, {}, "peft", "f32", replace)
+    _write(path, {"description": description, "replace": replace}, slots, {})
 
 
 def write_gguf(
@@ -42,18 +44,21 @@ def write_gguf(
 
     Args:
         path: the file. slots: of the adapter. names: see ``llama_cpp_names.names_of``.
-        alpha: of all layers. base_model: its own name, or empty. outtype: one of ``structs.OUTTYPES``.
+        alpha: of all layers. base_model: its own name, or empty. outtype: one of :data:`OUTTYPES`.
         replace: what is at the path gives way.
 
     Raises:
         ConfigError: as of :func:`write_peft`, or a number is beyond the range of ``outtype``.
     """
-    adapter = structs.Adapter(
-        architecture=names["architecture"].encode(),
-        base_model=base_model.encode(),
-        alpha=alpha,
-    )
-    _write(path, adapter, slots, names["layers"], "gguf", outtype, replace)
+    options = {
+        "format": "gguf",
+        "outtype": outtype,
+        "architecture": names["architecture"],
+        "base_model": base_model,
+        "alpha": alpha,
+        "replace": replace,
+    }
+    _write(path, options, slots, names["layers"])
 
 
 def read_peft(
@@ -72,48 +77,49 @@ def read_peft(
         StateError: files are missing or damaged, or do not fit; a number is not finite.
     """
     modules = slot_modules(shapes)
-    rooms = (structs.AdapterRoom * len(modules))()
     slots: dict[str, Array] = {}
-    for room, module in zip(rooms, modules, strict=True):
-        names = [f"lora_{half}.{module}" for half in "AB"]
-        a, b = (np.empty(shapes[name], np.float32) for name in names)
-        slots |= zip(names, (a, b), strict=True)
-        room.module = module.encode()
-        (room.inputs, room.rank), room.outputs = a.shape, b.shape[1]
-        room.a, room.b = a.ctypes.data, b.ctypes.data
-    abi.call("zo_adapter_read", abi.path_bytes(path), description.encode(), rooms, len(modules))
+    for module in modules:
+        for name in (f"lora_{half}.{module}" for half in "AB"):
+            slots[name] = np.empty(shapes[name], np.float32)
+    options = {"description": description, "layers": _layers(modules, slots, {})}
+    matrices = _pointers(list(slots.values()))
+    abi.call(
+        *("zo_adapter_read", abi.path_bytes(path), abi.options(options), matrices, len(matrices))
+    )
     return {name: slots[name] for name in shapes}
 
 
-def _write(
-    path: Path,
-    adapter: structs.Adapter,
-    slots: Slots,
-    names: Mapping[str, Any],
-    kind: str,
-    outtype: str,
-    replace: bool,
-) -> None:
+def _write(path: Path, options: dict[str, Any], slots: Slots, names: Mapping[str, Any]) -> None:
     modules = sorted(slot_modules(slots))
-    layers = (structs.AdapterLayer * len(modules))()
-    kept = []  # where they lie is all that a layer knows of its matrices
-    for layer, module in zip(layers, modules, strict=True):
-        a, b = (np.ascontiguousarray(slots[f"lora_{half}.{module}"], np.float32) for half in "AB")
-        kept += [a, b]
-        name = names.get(module, {})
-        layer.module = module.encode()
-        layer.weight = name.get("weight", "").encode()
-        layer.inputs, layer.rank = a.shape
-        layer.outputs = b.shape[1]
-        layer.a, layer.b = a.ctypes.data, b.ctypes.data
-        for key, value in name.get("order", {}).items():
-            setattr(layer, key, value)
-    adapter.struct_size = ctypes.sizeof(adapter)
-    adapter.layers, adapter.layer_count = layers, len(modules)
-    options = structs.export_options(kind, outtype, replace=replace)
+    kept = [
+        np.ascontiguousarray(slots[f"lora_{half}.{module}"], np.float32)
+        for module in modules
+        for half in "AB"
+    ]
+    options = {**options, "layers": _layers(modules, slots, names)}
+    matrices = _pointers(kept)
     abi.call(
-        "zo_adapter_write",
-        ctypes.byref(adapter),
-        ctypes.byref(options),
-        abi.path_bytes(path),
+        *("zo_adapter_write", abi.options(options), matrices, len(matrices), abi.path_bytes(path))
     )
+
+
+def _layers(
+    modules: Sequence[str], slots: Mapping[str, Any], names: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Describe layers as the option ``layers`` has them."""
+    found = []
+    for module in modules:
+        (inputs, rank), outputs = (
+            slots[f"lora_A.{module}"].shape,
+            slots[f"lora_B.{module}"].shape[1],
+        )
+        name = names.get(module, {})
+        layer = {"module": module, "inputs": inputs, "rank": rank, "outputs": outputs}
+        if "weight" in name:
+            layer |= {"weight": name["weight"], **name.get("order", {})}
+        found.append(layer)
+    return found
+
+
+def _pointers(matrices: Sequence[Array]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * len(matrices))(*(matrix.ctypes.data for matrix in matrices))

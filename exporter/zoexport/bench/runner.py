@@ -80,8 +80,9 @@ def train(
         BundleError: the bundle cannot be run, or the run diverged; carries what the runner said.
     """
     arguments = ["train", "--bundle", bundle, "--examples", examples, "--state", state]
-    arguments += ["--steps", steps, "--threads", threads, "--lr", learning_rate]
-    arguments += ["--schedule", "constant", "--accumulate", 1, "--timings"]
+    arguments += ["--steps", steps, "--threads", threads, "--timings"]
+    for setting in (f"lr={learning_rate}", "lr_schedule=constant", "accumulate=1"):
+        arguments += ["--set", setting]
     printed, peak = call(bundle, arguments, within)
     known = [value for value in (printed[-1]["peak_anonymous_mb"], peak) if value is not None]
     printed[-1]["peak_anonymous_mb"] = max(known, default=None)
@@ -102,7 +103,7 @@ def call(
     Raises:
         BundleError: the runner failed; carries what it said.
     """
-    command = [*map(str, [*within, runner_path(), *arguments]), "--loss", "full", "--json"]
+    command = [*map(str, [*within, runner_path(), *arguments]), "--set", "loss=full", "--json"]
     with tempfile.TemporaryFile() as log:
         with child(command, errors=log) as process, anonymous_peak(process.pid) as peak:
             output, _ = process.communicate()

@@ -12,7 +12,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from zoexport.core.errors import ConfigError, nearest
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 C = TypeVar("C", bound="DataclassInstance")
+Phase = Literal["compile", "run", "process"]
+MOST_WHOLE = 2**64 - 1
+"""Largest whole number of a setting; without ``at_most`` the C++ library takes 32 bits."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +34,14 @@ class SettingInfo:
     choices: tuple[str, ...] = ()
     above: float | None = None
     at_least: float | None = None
-    runtime: bool = False
+    phase: Phase = "compile"
     below: float | None = None
+    at_most: float | None = None
+
+    @property
+    def runtime(self) -> bool:
+        """Whether ``train --set`` takes it too."""
+        return self.phase != "compile"
 
 
 def setting(
@@ -43,8 +52,9 @@ def setting(
     choices: Sequence[str] = (),
     above: float | None = None,
     at_least: float | None = None,
-    runtime: bool = False,
+    phase: Phase = "compile",
     below: float | None = None,
+    at_most: float | None = None,
 ) -> Any:
     """A dataclass field that is a setting.
 
@@ -57,9 +67,11 @@ def setting(
         above: a number must be greater than this.
         at_least: a number must be at least this.
         below: a number must be less than this.
-        runtime: whether ``train --set`` takes it too.
+        phase: ``compile`` for what is compiled into a bundle; ``run`` for what ``train --set`` takes too, and a run
+            keeps when it resumes; ``process`` for what may differ each time.
+        at_most: a number must be at most this.
     """
-    info = SettingInfo(key, help, tuple(choices), above, at_least, runtime, below)
+    info = SettingInfo(key, help, tuple(choices), above, at_least, phase, below, at_most)
     if isinstance(default, dict):
         return dataclasses.field(default_factory=lambda: dict(default), metadata={"setting": info})
     return dataclasses.field(default=default, metadata={"setting": info})
@@ -218,6 +230,8 @@ def _parse_number(info: SettingInfo, value: Any, kind: type) -> int | float:
         word += f" of at least {info.at_least:g}"
     if info.below is not None:
         word += f" and below {info.below:g}"
+    if info.at_most is not None and info.at_most != MOST_WHOLE:
+        word += f" and at most {info.at_most:g}"
     problem = ConfigError(
         f"setting {info.key!r}",
         found=repr(value),
@@ -237,6 +251,8 @@ def _parse_number(info: SettingInfo, value: Any, kind: type) -> int | float:
     if info.at_least is not None and not number >= info.at_least:
         raise problem
     if info.below is not None and not number < info.below:
+        raise problem
+    if info.at_most is not None and not number <= info.at_most:
         raise problem
     return typing.cast("int | float", number)
 

@@ -6,7 +6,7 @@ import abc
 import dataclasses
 from typing import ClassVar
 
-from zoexport.core.config import setting
+from zoexport.core.config import MOST_WHOLE, setting
 from zoexport.core.features import Feature
 from zoexport.core.lora_scaling import LoraScaling
 from zoexport.core.types import Problem
@@ -17,7 +17,7 @@ class TrainingSettings(abc.ABC):
     """What ``--set`` and recipes take whatever the method."""
 
     seq_len: int = setting(64, at_least=2, help="tokens a row; longer examples are shortened")
-    batch: int = setting(4, at_least=1, help="examples a step, and rows in one call")
+    batch: int = setting(4, at_least=1, phase="run", help="examples a step, and rows in one call")
     weights: str = setting("int4", choices=("fp32", "int8", "int4"), help="frozen weights")
     activations: str | None = setting(
         None,
@@ -31,59 +31,61 @@ class TrainingSettings(abc.ABC):
         None, help="the chip, where the target compiles for one (android-npu: SM8650)"
     )
     group_size: int = setting(32, at_least=1, help="int4 weights that share a scale")
-    accumulate: int = setting(1, at_least=1, runtime=True, help="batches for one update")
+    accumulate: int = setting(1, at_least=1, phase="run", help="batches for one update")
     cache_prefix_mb: int = setting(
         0,
         at_least=0,
-        runtime=True,
+        phase="process",
         help="MB of a file for rows as they leave the layers below the first that is trained",
     )
-    lr: float = setting(2e-3, above=0, runtime=True, help="learning rate")
+    lr: float = setting(2e-3, above=0, phase="run", help="learning rate")
     lr_schedule: str = setting(
         "constant",
         choices=("constant", "linear", "cosine"),
-        runtime=True,
+        phase="run",
         help="how the rate changes over the steps",
     )
     warmup: int = setting(
         0,
         at_least=0,
-        runtime=True,
+        phase="run",
         help="steps over which the rate rises to lr, before its schedule",
     )
     loss: str = setting(
         "full",
         choices=("full", "choices", "dpo", "orpo"),
-        runtime=True,
+        phase="run",
         help="over the whole vocabulary, an example's choices, or pairs of a chosen and a rejected answer",
     )
     dpo_beta: float = setting(
         0.1,
         key="dpo.beta",
         above=0,
-        runtime=True,
+        phase="run",
         help="of loss=dpo: how much the log-ratio to the model without what is trained counts",
     )
     orpo_beta: float = setting(
         0.1,
         key="orpo.beta",
         above=0,
-        runtime=True,
+        phase="run",
         help="of loss=orpo: weight of the odds ratio beside the chosen answer's own loss",
     )
     choices: str = setting(
         "sum",
         choices=("sum", "mean"),
-        runtime=True,
+        phase="run",
         help="whether choices are compared by the sum of their log-probabilities, or length-normalized",
     )
     pack: str = setting(
         "off",
         choices=("off", "on"),
-        runtime=True,
+        phase="run",
         help="whether texts fill rows of seq_len one after another, and long ones are divided and not cut",
     )
-    seed: int = setting(0, at_least=0, runtime=True, help="of adapters, noise and batches")
+    seed: int = setting(
+        0, at_least=0, at_most=MOST_WHOLE, phase="run", help="of adapters, noise and batches"
+    )
     generate: str = setting(
         "on", choices=("on", "off"), help="whether the bundle has programs that generate text"
     )

@@ -16,8 +16,7 @@ from zoexport.core.errors import DataError
 from zoexport.data.records import read_lines
 from zoexport.data.sources import DataSource, records
 from zoexport.data.sources.convert import line_of
-from zoexport.session.dataset import Dataset
-from zoexport.session.tokenizer import Tokenizer
+from zoexport.session.data import Dataset, Tokenizer
 
 _LABELS = 20
 """Completions that are counted by name, at most; data with more of them has no classes."""

@@ -49,30 +49,6 @@ RECEIVER = f"{APP}/zoexport.app.background.ImportReceiver"
 _ERRORS: Mapping[int, type[ZoExportError]] = {2: ConfigError, 3: DivergedError, 130: Cancelled}
 """The runner's exit codes that are not those of every failure."""
 
-OPTIONS = {
-    "lr": "--lr",
-    "lr_schedule": "--schedule",
-    "warmup": "--warmup",
-    "eps": "--eps",
-    "seed": "--seed",
-    "batch": "--batch",
-    "accumulate": "--accumulate",
-    "momentum": "--momentum",
-    "weight_decay": "--weight-decay",
-    "clip": "--clip",
-    "checkpoint_every": "--checkpoint-every",
-    "keep_mb": "--keep-mb",
-    "cache_prefix_mb": "--cache-prefix-mb",
-    "loss": "--loss",
-    "dpo.beta": "--dpo-beta",
-    "orpo.beta": "--orpo-beta",
-    "choices": "--choices",
-    "pack": "--pack",
-    "difference": "--difference",
-}
-"""Settings of a run, as the runner's options."""
-
-
 _OF_SETTINGS = ("state.json", "trajectory.log", "run.json")
 """Files of a state that say how many steps it has, and with which settings (docs/session.md)."""
 
@@ -251,7 +227,7 @@ def train(
     Raises:
         ZoExportError: something cannot be used, the run diverged, or it was stopped.
     """
-    from zoexport.session.examples import reading, write_tokens
+    from zoexport.session.data import reading, write_tokens
     from zoexport.train import runtime_settings
 
     manifest = manifests.read(bundle)
@@ -312,7 +288,7 @@ def run_there(
     arguments: list[object] = ["--examples", place.examples, "--state", place.state]
     arguments += ["--steps", steps, *flags]
     for key, value in settings.items():
-        arguments += [OPTIONS[key], value]
+        arguments += ["--set", f"{key}={value}"]
     return _ask(phone, place.bundle, "train", arguments, on_line)
 
 

@@ -189,10 +189,11 @@ class Client:
             session.attach(state, seed=seed)
             if session.info.steps == 0:
                 models.write(session, model)
-            changes = {} if terms.how.first_order else {"difference": terms.difference}
+            changes: dict[str, Any] = {}
+            if not terms.how.first_order:
+                changes = {"difference": terms.difference, "eps": terms.eps}
             session.configure(
                 lr=terms.lr,
-                eps=terms.eps,
                 lr_schedule="constant",
                 warmup=0,
                 loss=terms.loss,

@@ -46,7 +46,7 @@ from zoexport.federated.simulate import ended_rounds, summary
 from zoexport.federated.store import Store
 from zoexport.federated.supernode import FOREIGN_APP
 from zoexport.federated.terms import Terms
-from zoexport.session.examples import write_tokens
+from zoexport.session.data import write_tokens
 
 _POLL = 0.5
 _RESTARTS = 3

@@ -11,7 +11,7 @@ from zoexport.core.types import Progress
 from zoexport.federated import models
 from zoexport.federated.models import Model
 from zoexport.session import Dataset, Session
-from zoexport.session.examples import read_examples
+from zoexport.session.data import read_examples
 
 
 class Evaluator:

@@ -12,7 +12,7 @@ from zoexport.federated import models
 from zoexport.federated.terms import ALGORITHMS, SCALARS, Terms
 from zoexport.federated.terms import algorithm as chosen_algorithm
 from zoexport.session import Session, no_programs
-from zoexport.session.examples import reading
+from zoexport.session.data import reading
 from zoexport.train import runtime_settings
 
 
@@ -84,15 +84,15 @@ def terms_of(
         return Terms(
             bundle=session.info.bundle_id,
             algorithm=name,
-            seed=run.seed,
             steps=steps,
             scalars=scalars,
-            lr=run.lr,
-            eps=run.eps,
-            loss=run.loss,
-            batch=run.batch,
-            accumulate=run.accumulate,
-            difference=run.difference,
+            seed=run["seed"],
+            lr=run["lr"],
+            eps=run.get("eps", 0.0),
+            loss=run["loss"],
+            batch=run["batch"],
+            accumulate=run["accumulate"],
+            difference=run.get("difference", "central"),
         )
 
 

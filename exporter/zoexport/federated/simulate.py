@@ -28,7 +28,7 @@ from zoexport.federated.privacy import Privacy
 from zoexport.federated.settings import terms_of
 from zoexport.federated.store import Store
 from zoexport.session import Dataset
-from zoexport.session.examples import write_tokens
+from zoexport.session.data import write_tokens
 
 _START_SECONDS = 120.0
 _RUNNING = threading.Lock()

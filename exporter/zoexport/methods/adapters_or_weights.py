@@ -22,12 +22,12 @@ class AdaptersOrWeights(LoraSettings):
     )
 
     eps: float = setting(
-        None, above=0, runtime=True, help="perturbation scale (lora: 1e-2, full: 1e-3)"
+        None, above=0, phase="run", help="perturbation scale (lora: 1e-2, full: 1e-3)"
     )
     lr: float = setting(
         None,
         above=0,
-        runtime=True,
+        phase="run",
         help="learning rate (mezo: 2e-3, full: 2e-5; spzo: 1e-3, full: 1e-5)",
     )
 

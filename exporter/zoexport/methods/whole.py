@@ -27,7 +27,7 @@ class WholeOrLayers(LoraSettings):
     """What methods take that have both kinds of programs."""
 
     queries: int = setting(4, at_least=1, help="random directions a step (q)")
-    eps: float = setting(1e-2, above=0, runtime=True, help="perturbation scale")
+    eps: float = setting(1e-2, above=0, phase="run", help="perturbation scale")
     labels: int | None = setting(
         None,
         at_least=1,

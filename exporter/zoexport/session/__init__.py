@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from zoexport.session.dataset import Dataset
+from zoexport.session.data import Dataset, Tokenizer
 from zoexport.session.host import Session
-from zoexport.session.library import abi_version, memory_usage, normals, signs, vulkan_devices
-from zoexport.session.support import describe_state
+from zoexport.session.library import (
+    abi_version,
+    describe_state,
+    memory_usage,
+    normals,
+    signs,
+    vulkan_devices,
+)
 from zoexport.session.types import (
     Candidate,
     Engine,
     Evaluation,
     Generation,
     Info,
-    Loss,
     Memory,
     OnPart,
     OnProgress,
     OnText,
     OnToken,
     Record,
-    Run,
     Sampling,
-    Schedule,
     SlotInfo,
     Step,
     StepEvaluation,
@@ -38,22 +41,20 @@ __all__ = [
     "Evaluation",
     "Generation",
     "Info",
-    "Loss",
     "Memory",
     "OnPart",
     "OnProgress",
     "OnText",
     "OnToken",
     "Record",
-    "Run",
     "Sampling",
-    "Schedule",
     "Session",
     "SlotInfo",
     "Step",
     "StepEvaluation",
     "StepProgress",
     "Tensor",
+    "Tokenizer",
     "Validation",
     "abi_version",
     "describe_state",

@@ -8,38 +8,20 @@ float32, or of the slot's integers (``numpy.frombuffer`` and ``torch.frombuffer`
 from __future__ import annotations
 
 import array
-import contextlib
 import ctypes
 import dataclasses
+import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from zoexport.core import manifest, outside
 from zoexport.core import trust as trusts
-from zoexport.core.errors import ConfigError, ZoExportError
-from zoexport.session import abi, structs
-from zoexport.session.dataset import Dataset
-from zoexport.session.generation import GenerationCall
-from zoexport.session.handles import Handle
-from zoexport.session.support import (
-    at_least,
-    bring_backends,
-    evaluated_of,
-    evaluation_of,
-    evaluations,
-    info_of,
-    keys_of,
-    open_options,
-    position,
-    progress_of,
-    record_structs,
-    run_of,
-    run_struct,
-    slot_of,
-    stoppable,
-)
+from zoexport.core.errors import BundleError, ConfigError, ZoExportError
+from zoexport.session import abi
+from zoexport.session.data import Dataset
 from zoexport.session.types import (
     Engine,
     EngineCallback,
@@ -51,21 +33,44 @@ from zoexport.session.types import (
     OnText,
     OnToken,
     Record,
-    Run,
     Sampling,
     SlotInfo,
     Step,
     StepEvaluation,
+    StepProgress,
     Validation,
 )
 
+_QNN = "QnnBackend"
 
-class Session(Handle):
+
+def bring_backends(bundle: Path) -> None:
+    """Load what a bundle's delegates need if the session's library cannot find it alone.
+
+    Raises:
+        ZoExportError: it is missing.
+    """
+    try:
+        content = manifest.content(bundle)
+        if _QNN.encode() not in content:
+            return  # without parsing the rest
+        backends = outside.parse(content).get("backends", ())
+    except (BundleError, ValueError, AttributeError):
+        return  # opening reports what is wrong with the bundle
+    if _QNN in backends:
+        from zoexport.targets.qnn import library as qnn_library
+
+        abi.library()  # first: QNN brings a C++ library of its own
+        qnn_library.load()
+
+
+class Session(abi.Handle):
     """An open bundle. Use it in a ``with`` statement, from one thread at a time."""
 
     def __init__(self, handle: int, engine: EngineCallback | None) -> None:
         super().__init__(handle, what="session", free="zo_session_close")
         self._engine = engine
+        self._known_queries: int | None = None
 
     @classmethod
     def open(
@@ -96,24 +101,19 @@ class Session(Handle):
             ZoExportError: it needs libraries that are not there.
         """
         callback = EngineCallback(engine) if engine is not None else None
-        keys = keys_of(trust)
-        options = open_options(
-            keys,
-            threads=threads,
-            verify=verify,
-            engine=callback,
-            cache=cache,
-            engine_name=engine_name,
+        given = abi.open_options(
+            threads=threads, verify=verify, engine_name=engine_name, cache=cache, trust=trust
         )
         if engine is None:
-            with trusts.required(keys):
+            with trusts.required(abi.keys_of(trust)):
                 bring_backends(bundle)
-        handle = ctypes.c_void_p()
-        abi.call(
-            "zo_session_open", abi.path_bytes(bundle), ctypes.byref(options), ctypes.byref(handle)
+        opened = abi.handle(
+            "zo_session_open",
+            abi.path_bytes(bundle),
+            abi.options(given),
+            ctypes.byref(callback.table) if callback is not None else None,
         )
-        assert handle.value is not None
-        return cls(handle.value, callback)
+        return cls(opened, callback)
 
     def attach(
         self,
@@ -127,7 +127,7 @@ class Session(Handle):
     ) -> None:
         """Attach a state folder, right after opening; without one, nothing of a run is kept.
 
-        The settings of a run that has begun become those of :attr:`run`, unless it is only read.
+        The settings of a run that has begun become :attr:`settings`.
 
         Args:
             state: resumed, or created where there is none.
@@ -140,66 +140,60 @@ class Session(Handle):
         Raises:
             StateError: missing, damaged, locked, of another bundle or another seed.
         """
-        options = structs.AttachOptions(
-            ctypes.sizeof(structs.AttachOptions),
-            int(not read_only),
-            None if seed is None else ctypes.pointer(ctypes.c_uint64(seed)),
-            int(recover),
-            int(change_settings),
-            int(last),
-        )
-        abi.call(
-            "zo_session_attach_with", self.handle, abi.path_bytes(state), ctypes.byref(options)
-        )
+        given = {
+            "seed": seed,
+            "read_only": read_only,
+            "recover": recover,
+            "change_settings": change_settings,
+            "last": last,
+        }
+        abi.call("zo_session_attach", self.handle, abi.path_bytes(state), abi.options(given))
 
     @property
     def info(self) -> Info:
         """The bundle's numbers and the steps taken so far."""
-        return info_of(self._info())
+        return Info(**abi.result("zo_session_info", self.handle))
 
     def slots(self) -> list[SlotInfo]:
-        """The state slots, in the manifest's order."""
-        found = []
-        for index in range(self._info().slots):
-            slot = structs.sized(structs.SlotInfo)
-            abi.call("zo_session_slot", self.handle, index, ctypes.byref(slot))
-            found.append(slot_of(slot))
-        return found
+        """The state tensors, in the manifest's order."""
+        found = abi.result("zo_session_slots", self.handle)
+        return [SlotInfo(**{**one, "shape": tuple(one["shape"])}) for one in found]
 
     def slot(self, name: str) -> SlotInfo:
-        """The state slot with this name."""
-        slot = structs.sized(structs.SlotInfo)
-        abi.call("zo_session_find_slot", self.handle, name.encode(), ctypes.byref(slot))
-        return slot_of(slot)
-
-    def _info(self) -> structs.Info:
-        info = structs.sized(structs.Info)
-        abi.call("zo_session_info", self.handle, ctypes.byref(info))
-        return info
+        """The state tensor of this name."""
+        found = next((one for one in self.slots() if one.name == name), None)
+        if found is None:
+            raise ConfigError(
+                f"slot {name}",
+                found="no such slot",
+                expected="a name listed under state in the manifest",
+                fix="Correct the name.",
+            )
+        return found
 
     @property
-    def run(self) -> Run:
-        """The run as it is configured: at first the bundle's settings, then those of a state that is trained."""
-        run = structs.sized(structs.Run)
-        abi.call("zo_session_run", self.handle, ctypes.byref(run))
-        return run_of(run)
+    def costs(self) -> dict[str, list[dict[str, Any]]]:
+        """Calls and seconds of ``programs``, and dispatches of ``kernels`` if the engine counts them."""
+        found: dict[str, list[dict[str, Any]]] = abi.result("zo_session_costs", self.handle)
+        return found
 
-    def configure(self, **changes: Any) -> Run:
-        """Change fields of :class:`Run`, which are settings of ``train --set``, and return the run.
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings of the run by key: the bundle's, then those of the attached state, then the configured ones."""
+        found: dict[str, Any] = abi.result("zo_session_settings", self.handle)
+        return found
 
-        Names are those of the fields, or the settings' own (``dpo.beta``).
+    def configure(self, **changes: Any) -> dict[str, Any]:
+        """Change settings of the run, by key as in ``train --set``, and return all of them.
+
+        ``total_steps`` is the length of the schedule for :meth:`step`.
 
         Raises:
-            ConfigError: an unknown field or an impossible value.
-            StateError: another seed than the state's. That other settings are not the run's is said by the next step.
+            ConfigError: an unknown setting, or an impossible value.
+            StateError: another seed than the state's. Other settings than the run's are refused by the next step.
         """
-        known = [field.name for field in dataclasses.fields(Run)]
-        fields = {name.replace(".", "_"): value for name, value in changes.items()}
-        for name in fields:
-            position("setting", name, known)
-        chosen = dataclasses.replace(self.run, **fields)
-        abi.call("zo_session_configure", self.handle, ctypes.byref(run_struct(chosen)))
-        return self.run
+        abi.call("zo_session_configure", self.handle, abi.options(changes))
+        return self.settings
 
     def step(self, dataset: Dataset, indices: Sequence[int]) -> Step:
         """Take one step on the examples ``indices``, in this order.
@@ -209,7 +203,7 @@ class Session(Handle):
             StateError: the record could not be written; the step has not happened.
         """
         chosen = (ctypes.c_uint64 * len(indices))(*indices)
-        step = structs.sized(structs.Step)
+        step = abi.Step()
         self._invoke(
             "zo_session_step",
             self.handle,
@@ -251,34 +245,33 @@ class Session(Handle):
         """
 
         def told(pointer: Any) -> bool | None:
-            return on_progress is not None and on_progress(progress_of(pointer.contents))
+            return on_progress is not None and on_progress(_progress(pointer.contents))
 
-        def found(pointer: Any) -> bool | None:
+        def found(text: bytes) -> bool | None:
             call = None if validation is None else validation.on_evaluated
-            return call is not None and call(evaluated_of(pointer.contents))
+            return call is not None and call(StepEvaluation(**json.loads(text)))
 
-        with stoppable() as callback:
-            options = structs.TrainOptions(
-                struct_size=ctypes.sizeof(structs.TrainOptions),
-                total_steps=steps,
-                on_progress=callback(structs.ON_PROGRESS, told),
-                on_evaluated=callback(structs.ON_EVALUATED, found),
-                on_part=callback(structs.ON_PART, on_part),
+        given: dict[str, Any] = {"steps": steps}
+        held_out = None
+        if validation is not None:
+            given |= {"eval_every": validation.every, "patience": validation.patience}
+            given["keep"] = validation.keep
+            held_out = validation.dataset.handle
+        with abi.stoppable() as callback:
+            callbacks = abi.TrainCallbacks(
+                on_progress=callback(abi.ON_PROGRESS, told),
+                on_evaluation=callback(abi.ON_JSON, found),
+                on_part=callback(abi.ON_PART, on_part),
             )
-            if validation is not None:
-                for name in ("every", "patience"):
-                    value = getattr(validation, name)
-                    setattr(options, name, 0 if value is None else at_least(1, name, value))
-                options.keep = position("keep", validation.keep or "default", structs.KEEPS)
-                options.held_out = validation.dataset.handle
             self._invoke(
-                "zo_session_train_with", self.handle, dataset.handle, ctypes.byref(options)
+                *("zo_session_train", self.handle, dataset.handle, held_out),
+                *(abi.options(given), ctypes.byref(callbacks)),
             )
 
     @property
     def evaluations(self) -> list[StepEvaluation]:
         """What the run found on its held-out examples so far, by steps."""
-        return evaluations("zo_session_evaluated", self.handle)
+        return [StepEvaluation(**one) for one in abi.result("zo_session_evaluations", self.handle)]
 
     def cancel(self) -> None:
         """End the :meth:`train` that runs in another thread: it finishes its step, saves and raises Cancelled.
@@ -296,13 +289,13 @@ class Session(Handle):
         Raises:
             Cancelled: Ctrl-C, :meth:`cancel`, or ``on_part`` returned True.
         """
-        result = structs.sized(structs.Evaluation)
-        with stoppable() as callback:
-            self._invoke(
+        with abi.stoppable() as callback:
+            found = self._invoke(
                 *("zo_session_evaluate", self.handle, dataset.handle),
-                *(callback(structs.ON_PART, on_part), None, ctypes.byref(result)),
+                *(callback(abi.ON_PART, on_part), None),
+                result=True,
             )
-        return evaluation_of(result)
+        return Evaluation(**found)
 
     def generate(
         self,
@@ -340,29 +333,48 @@ class Session(Handle):
             ConfigError: a prompt or a number that is out of range, or no adapter of that name.
             DataError: a text that is no UTF-8, or a conversation that the template does not write.
         """
-        call = GenerationCall(
-            prompt,
-            messages,
-            max_tokens=max_tokens,
-            stop_tokens=stop_tokens,
-            stop=stop,
-            sampling=sampling or Sampling(),
-            untrained=untrained,
-            adapter=adapter,
-            keep=keep,
-            sliding=sliding,
-            on_token=on_token,
-            on_text=on_text,
+        given: dict[str, Any] = {
+            "max_tokens": max_tokens,
+            "stop": list(stop) or None,
+            "untrained": untrained,
+            "adapter": adapter,
+            "keep": keep,
+            "sliding": sliding,
+            **dataclasses.asdict(sampling or Sampling()),
+        }
+        if stop_tokens is not None:
+            given["stop_tokens"] = list(stop_tokens)
+        if isinstance(prompt, str):
+            given["prompt"] = prompt
+        elif len(prompt) > 0:
+            given["tokens"] = list(prompt)
+        if messages:
+            given["messages"] = [{"role": role, "content": text} for role, text in messages]
+        tokens: list[int] = []
+        raised: list[BaseException] = []
+
+        def safely(action: Callable[[Any], bool | None] | None, value: Any) -> int:
+            try:
+                return int(bool(action is not None and action(value)))
+            except BaseException as error:  # cannot pass through C: kept until the call returns
+                raised.append(error)
+                return 1
+
+        def take(_user: int, token: int) -> int:
+            tokens.append(token)
+            return safely(on_token, token)
+
+        def show(_user: int, text: int, size: int) -> int:
+            return safely(on_text, ctypes.string_at(text, size).decode())
+
+        made = self._invoke(
+            *("zo_session_generate", self.handle, abi.options(given), abi.ON_TOKEN(take)),
+            *(abi.ON_TEXT() if on_text is None else abi.ON_TEXT(show), None),
+            result=True,
         )
-        self._invoke(
-            "zo_session_generate",
-            self.handle,
-            ctypes.byref(call.options),
-            call.on_token,
-            None,
-            ctypes.byref(call.result),
-        )
-        return call.generation()
+        if raised:
+            raise raised[0]
+        return Generation(**{**made, "tokens": tuple(tokens)})
 
     def forget(self) -> None:
         """Free what :meth:`generate` keeps between calls: caches, and the tokenizer."""
@@ -382,14 +394,10 @@ class Session(Handle):
 
         Slots that were not given have the bundle's values; ``values`` are those of :meth:`write_slot`.
         """
-        form, copied, count = self._given(slot, values)
+        given = array.array("B", memoryview(values).cast("B"))
         abi.call(
-            "zo_session_write_adapter" + form,
-            self.handle,
-            name.encode(),
-            slot.encode(),
-            abi.address(copied),
-            count,
+            *("zo_session_write_adapter", self.handle, name.encode(), slot.encode()),
+            *(abi.address(given), len(given)),
         )
 
     def drop_adapter(self, name: str) -> None:
@@ -416,27 +424,13 @@ class Session(Handle):
                 not finite or beyond the type.
             BundleError: the bundle has no names of llama.cpp for its layers; the message says why.
         """
-        position("adapter format", kind, structs.ADAPTER_FORMATS)
-        position("outtype", outtype, structs.OUTTYPES)
-        options = structs.export_options(kind, outtype, replace=replace)
-        abi.call(
-            "zo_session_export_adapter",
-            self.handle,
-            ctypes.byref(options),
-            abi.path_bytes(path),
-        )
+        given = {"format": kind, "outtype": outtype, "replace": replace}
+        abi.call("zo_session_export_adapter", self.handle, abi.options(given), abi.path_bytes(path))
 
     @property
     def adapters(self) -> tuple[str, ...]:
         """The names of the loaded adapters."""
-        names: list[str] = []
-        name = ctypes.c_char_p()
-        with contextlib.suppress(ConfigError):  # beyond the last
-            while True:
-                abi.call("zo_session_adapter", self.handle, len(names), ctypes.byref(name))
-                assert name.value is not None
-                names.append(name.value.decode())
-        return tuple(names)
+        return tuple(self.info.adapters)
 
     def read_slot(
         self, name: str, *, finished: bool = True, gradient: bool = False
@@ -453,15 +447,11 @@ class Session(Handle):
             ConfigError: there is no such gradient: no step was taken, the slot is not trained, or the method
                 has none.
         """
-        which = structs.SLOT_FINISHED if finished else structs.SLOT_CURRENT
-        form, values, count = self._buffer(name)
+        which = abi.SLOT_FINISHED if finished else abi.SLOT_CURRENT
+        values = self._buffer(name)
         abi.call(
-            "zo_session_read_slot" + form,
-            self.handle,
-            name.encode(),
-            structs.SLOT_GRADIENT if gradient else which,
-            abi.address(values),
-            count,
+            *("zo_session_read_slot", self.handle, name.encode()),
+            *(abi.SLOT_GRADIENT if gradient else which, *_room(values)),
         )
         return values
 
@@ -476,14 +466,8 @@ class Session(Handle):
         Raises:
             ConfigError: another number of values, or a run that has begun.
         """
-        form, copied, count = self._given(name, values)
-        abi.call(
-            "zo_session_write_slot" + form,
-            self.handle,
-            name.encode(),
-            abi.address(copied),
-            count,
-        )
+        given = array.array("B", memoryview(values).cast("B"))
+        abi.call("zo_session_write_slot", self.handle, name.encode(), *_room(given))
 
     def replay_slot(self, name: str, updates: int) -> array.array[Any]:
         """A slot as the initial values and the first ``updates`` records alone give it.
@@ -491,21 +475,14 @@ class Session(Handle):
         Raises:
             ConfigError: more updates than the run has, or a first-order method, whose records do not have them.
         """
-        form, values, count = self._buffer(name)
-        abi.call(
-            "zo_session_replay_slot" + form,
-            self.handle,
-            name.encode(),
-            updates,
-            abi.address(values),
-            count,
-        )
+        values = self._buffer(name)
+        abi.call("zo_session_replay_slot", self.handle, name.encode(), updates, *_room(values))
         return values
 
     def record(self, index: int) -> Record:
         """Record ``index`` of the trajectory log, 0 <= index < ``info.steps``."""
-        gradients = (ctypes.c_float * self._info().queries)()
-        record = structs.sized(structs.Record)
+        gradients = (ctypes.c_float * self._queries)()
+        record = abi.Record()
         abi.call("zo_session_record", self.handle, index, ctypes.byref(record), gradients)
         return Record(record.step, record.lr, record.eps, record.loss, tuple(gradients))
 
@@ -519,7 +496,19 @@ class Session(Handle):
             ConfigError: records that training cannot have made; nothing has changed.
             StateError: the state could not be written; the steps before that stay.
         """
-        given, gradients = record_structs(records, self._info().queries)
+        for record in records:
+            if record.step < 0 or len(record.gradients) != self._queries:
+                raise ConfigError(
+                    f"record {record.step}",
+                    found=f"{len(record.gradients)} projected gradients",
+                    expected=f"{self._queries}, and a step of at least 0",
+                    fix="Pass the records of a run of this bundle.",
+                )
+        given = (abi.Record * len(records))(
+            *(abi.Record(one.step, one.lr, one.eps, one.loss) for one in records)
+        )
+        numbers = [gradient for record in records for gradient in record.gradients]
+        gradients = (ctypes.c_float * len(numbers))(*numbers)
         abi.call("zo_session_follow", self.handle, given, gradients, len(records))
 
     def save(self) -> None:
@@ -530,32 +519,35 @@ class Session(Handle):
         """
         abi.call("zo_session_save", self.handle)
 
-    def _given(self, name: str, values: Any) -> tuple[str, array.array[Any], int]:
-        """How calls that take a slot's values end, the values, and what such a call counts."""
-        copied = array.array("B", memoryview(values).cast("B"))
-        floats = self.slot(name).passed == "float32"
-        return (
-            "" if floats else "_bytes",
-            copied,
-            len(copied) // 4 if floats else len(copied),
-        )
-
-    def _buffer(self, name: str) -> tuple[str, array.array[Any], int]:
-        """How calls that pass a slot's values end, room for them, and what such a call counts."""
+    def _buffer(self, name: str) -> array.array[Any]:
+        """Room for a slot's values."""
         slot = self.slot(name)
-        values = array.array(structs.FORMATS[structs.DTYPES.index(slot.passed)])
+        values = array.array(abi.DTYPES[slot.passed])
         values.frombytes(bytes(values.itemsize * math.prod(slot.shape)))
-        if slot.passed == "float32":
-            return "", values, len(values)
-        return "_bytes", values, len(values) * values.itemsize
+        return values
 
-    def _invoke(self, function: str, *arguments: Any) -> None:
-        """A call that may run programs: an exception of a Python engine is raised as itself."""
+    @property
+    def _queries(self) -> int:
+        if self._known_queries is None:
+            self._known_queries = self.info.queries
+        return self._known_queries
+
+    def _invoke(self, function: str, *arguments: Any, result: bool = False) -> Any:
+        """Call a verb that may run programs: an exception of a Python engine is raised as itself."""
         if self._engine is not None:
             self._engine.raised = None
         try:
-            abi.call(function, *arguments)
+            return (abi.result if result else abi.call)(function, *arguments)
         except ZoExportError:
             if self._engine is not None and self._engine.raised is not None:
                 raise self._engine.raised from None
             raise
+
+
+def _room(values: array.array[Any]) -> tuple[int, int]:
+    """Return an array's address and its bytes."""
+    return abi.address(values), len(values) * values.itemsize
+
+
+def _progress(now: abi.Progress) -> StepProgress:
+    return StepProgress(**{name: getattr(now, name) for name, *_ in abi.Progress._fields_})

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import array
-import ctypes
+from pathlib import Path
+from typing import Any
 
-from zoexport.session import abi, structs
-from zoexport.session.support import json_of
+from zoexport.session import abi
 from zoexport.session.types import Memory
 
 
@@ -21,9 +21,17 @@ def abi_version() -> int:
 
 def memory_usage() -> Memory:
     """The memory of this process now, and its highest resident size so far."""
-    usage = structs.sized(structs.Memory)
-    abi.call("zo_memory_usage", ctypes.byref(usage))
-    return Memory(usage.rss_bytes, usage.peak_rss_bytes, usage.anonymous_bytes)
+    return Memory(**abi.result("zo_memory_usage"))
+
+
+def describe_state(state: Path) -> dict[str, Any]:
+    """Describe a state folder, as docs/session.md lists it, without changing it.
+
+    Raises:
+        StateError: there is none, or it is damaged beyond its log.
+    """
+    found: dict[str, Any] = abi.result("zo_state_describe", abi.path_bytes(state))
+    return found
 
 
 def vulkan_devices() -> list[dict[str, str]]:
@@ -32,7 +40,7 @@ def vulkan_devices() -> list[dict[str, str]]:
     Raises:
         ZoExportError: there is no Vulkan, or the library was built without the engine.
     """
-    found: list[dict[str, str]] = json_of("zo_vulkan_devices")
+    found: list[dict[str, str]] = abi.result("zo_vulkan_devices")
     return found
 
 

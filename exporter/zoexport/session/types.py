@@ -7,33 +7,22 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from zoexport.session import structs
+from zoexport.session import abi
 
 if TYPE_CHECKING:
-    from zoexport.session.dataset import Dataset
+    from zoexport.session.data import Dataset
 
-Schedule = Literal["constant", "linear", "cosine"]
-Loss = Literal["full", "choices", "dpo", "orpo"]
-Choices = Literal["sum", "mean"]
-Switch = Literal["off", "on"]
-Difference = Literal["central", "forward"]
 #: ``tokens`` and ``labels`` of one candidate; ``labels[t]`` follows ``tokens[t]``, or is -100.
 Candidate = tuple[Sequence[int], Sequence[int]]
-
-SCHEDULES: tuple[Schedule, ...] = ("constant", "linear", "cosine")
-LOSSES: tuple[Loss, ...] = ("full", "choices", "dpo", "orpo")
-CHOICES: tuple[Choices, ...] = ("sum", "mean")
-SWITCHES: tuple[Switch, ...] = ("off", "on")
-DIFFERENCES: tuple[Difference, ...] = ("central", "forward")
 
 
 @dataclasses.dataclass(frozen=True)
 class Info:
-    """What a bundle and its state say of themselves. ``steps`` counts those taken in total.
+    """Numbers of a bundle and its state. ``steps`` counts those taken in total.
 
     ``packed_weights`` is the file that packed weights are mapped from, empty before the first program runs or without
-    one; ``packed_problem`` says why there is none. ``device_bytes`` are of a GPU's buffers that the engine has
-    made so far.
+    one; ``packed_problem`` is the reason if there is none. ``device_bytes`` is the size of a GPU's buffers so far,
+    ``adapters`` are the names of the loaded ones.
     """
 
     bundle_id: str
@@ -50,6 +39,7 @@ class Info:
     packed_weights: str
     packed_problem: str
     device_bytes: int
+    adapters: list[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,41 +73,6 @@ class SlotInfo:
     def passed(self) -> str:
         """The dtype that its values pass in: float32 for floats, else its own."""
         return "float32" if self.dtype == "float16" else self.dtype
-
-
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """How a run trains. ``total_steps`` is the schedule's length for :meth:`Session.step`.
-
-    What follows it is of first-order methods: ``clip`` is the largest norm of an update's gradient (0: any),
-    ``checkpoint_every`` the stages from one kept activation to the next, ``keep_mb`` the room for products' results
-    that the backward pass need not compute again (docs/session.md). ``difference`` is of zeroth-order ones: forward
-    where one copy goes through the model at a time (mezo). ``dpo_beta`` and ``orpo_beta`` are of one loss each
-    (docs/preferences.md), ``choices`` is what the loss of choices compares. ``pack``: whether texts fill rows, as
-    ``Dataset.read`` reads them (docs/packing.md). ``cache_prefix_mb``: room for rows as they leave the layers below the
-    first that is trained (docs/session.md).
-    """
-
-    lr: float
-    eps: float
-    seed: int
-    lr_schedule: Schedule
-    loss: Loss
-    batch: int
-    accumulate: int
-    total_steps: int = 0
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    clip: float = 0.0
-    checkpoint_every: int = 1
-    difference: Difference = "central"
-    warmup: int = 0
-    dpo_beta: float = 0.1
-    orpo_beta: float = 0.1
-    choices: Choices = "sum"
-    pack: Switch = "off"
-    keep_mb: int = 0
-    cache_prefix_mb: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,7 +167,6 @@ class Sampling:
 
 
 Stop = Literal["eos", "length", "caller", "string"]
-STOPS: tuple[Stop, ...] = ("eos", "length", "caller", "string")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -293,8 +247,8 @@ class EngineCallback:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.raised: BaseException | None = None
-        self._function = structs.RUN_PROGRAM(self._run)
-        self.table = structs.Engine(ctypes.sizeof(structs.Engine), None, self._function)
+        self._function = abi.RUN_PROGRAM(self._run)
+        self.table = abi.Engine(None, self._function)
 
     def _run(
         self,
@@ -323,5 +277,5 @@ class EngineCallback:
 
 def _tensor(tensor: Any) -> Tensor:
     data = (ctypes.c_byte * tensor.bytes).from_address(tensor.data)
-    view = memoryview(data).cast("B").cast(structs.FORMATS[tensor.dtype])
+    view = memoryview(data).cast("B").cast(abi.FORMATS[tensor.dtype])
     return Tensor(tensor.name.decode(), tuple(tensor.shape[: tensor.rank]), view)

@@ -8,7 +8,6 @@ its seconds and its memory. TensorBoard and trackio receive each row while the r
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import json
 import math
@@ -76,7 +75,7 @@ class Reports:
             "method": info.method,
             "target": info.target,
             "seed": info.seed,
-            "settings": {**settings, **dataclasses.asdict(session.run)},
+            "settings": {**settings, **session.settings},
         }
         have = _rows_of(session)
         for destination in self._destinations:

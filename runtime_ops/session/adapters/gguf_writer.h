@@ -9,6 +9,9 @@
 
 namespace zoexport {
 
+// Dtype of a GGUF file's values. Rows of Q8_0 that are no multiple of 32 are F16.
+enum { ZO_OUTTYPE_F32 = 0, ZO_OUTTYPE_F16 = 1, ZO_OUTTYPE_Q8_0 = 2 };
+
 struct GgufSettings {
   std::string architecture;  // of the base model, by llama.cpp's name
   std::string base_model;    // its own name; empty: the file has none

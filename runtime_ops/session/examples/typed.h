@@ -1,20 +1,14 @@
-// Examples that a person typed, as lines of a data file.
+// Examples that a user typed, as lines of a data file.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <string>
-#include <utility>
-#include <variant>
-#include <vector>
 
 #include "session/result.h"
-#include "session/text/chat.h"
 
 namespace zoexport {
 
-// A prompt and its completion, or the turns of a conversation.
-using Typed = std::variant<std::pair<std::string, std::string>, std::vector<Message>>;
-
-// The line of an example, which parse_record (records.h) takes; `where` names it.
-Result<std::string> typed_line(const Typed& example, const std::string& where);
+// The line of {"prompt", "completion"} or {"messages"}, which parse_record (records.h) takes; `where` names it.
+Result<std::string> typed_line(const nlohmann::json& example, const std::string& where);
 
 }  // namespace zoexport

@@ -11,6 +11,9 @@
 
 namespace zoexport {
 
+// Why no token follows: a stop token, the largest number of tokens or the context, the callback, or a stop string.
+enum { ZO_STOP_TOKEN = 0, ZO_STOP_LENGTH = 1, ZO_STOP_CALLER = 2, ZO_STOP_STRING = 3 };
+
 struct GenerateOptions {
   std::vector<int64_t> prompt;
   uint32_t max_tokens = 0;

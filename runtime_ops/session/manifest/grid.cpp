@@ -93,8 +93,9 @@ void check_grid(const Manifest& manifest, JsonProblems& problems) {
   if (table == manifest.slots.end() || !is_table(*table)) {
     problems.add("grid.table", manifest.grid->table, "a frozen int32 slot (2^t, 2) under state, with t from 3 to 10");
   }
-  if (static_cast<float>(manifest.settings.eps) != static_cast<float>(manifest.grid->eps)) {
-    problems.add("settings.eps", std::to_string(manifest.settings.eps),
+  if (const double eps = manifest.settings.number("eps");
+      static_cast<float>(eps) != static_cast<float>(manifest.grid->eps)) {
+    problems.add("settings.eps", std::to_string(eps),
                  "grid.eps = " + std::to_string(manifest.grid->eps) + ", which the table was made for");
   }
   if (manifest.program("update") != nullptr) {

@@ -21,6 +21,7 @@
 namespace zoexport {
 namespace {
 
+const char* const kManifest = "manifest.json";
 const char* const kAgain = "Copy the bundle again from where it was compiled, or compile it again.";
 const char* const kFindBundle = "Check the path; zoexport compile writes bundles.";
 
@@ -58,75 +59,20 @@ SlotSpec read_slot(const JsonNode& node) {
   return slot;
 }
 
-RunSettings read_settings(const JsonNode& node) {
+RunSettings read_settings(const JsonNode& node, JsonProblems& problems) {
   RunSettings settings;
-  const auto positive = [&](const char* key, double fallback) {
-    const double value = node.has(key) ? node.member(key).number() : fallback;
-    // Steps use it as float32, whose range is smaller.
-    if (!(value > 0 && value <= std::numeric_limits<float>::max())) {
-      node.member(key).problem("a number above 0, in the range of float32");
-    }
-    return value;
-  };
-  const auto fraction = [&](const char* key, double most) {
-    const double value = node.has(key) ? node.member(key).number() : 0;
-    if (!(value >= 0 && value < most)) {
-      node.member(key).problem("a number of at least 0" + std::string(most < HUGE_VAL ? " and below 1" : ""));
-    }
-    return value;
-  };
-  settings.momentum = fraction("momentum", 1);
-  settings.weight_decay = fraction("weight_decay", HUGE_VAL);
-  settings.clip = fraction("clip", HUGE_VAL);
-  if (node.has("checkpoint_every")) {
-    settings.checkpoint_every = static_cast<uint32_t>(node.member("checkpoint_every").integer(1, kLargest));
+  if (!node.is_object()) {
+    node.problem("an object");
+    return settings;
   }
-  const auto megabytes = [&](const char* key) {
-    return node.has(key) ? static_cast<uint32_t>(node.member(key).integer(0, kLargest)) : 0;
-  };
-  settings.keep_mb = megabytes("keep_mb");
-  settings.cache_prefix_mb = megabytes("cache_prefix_mb");
-  settings.lr = positive("lr", 5e-3);
-  settings.eps = positive("eps", 1e-2);
-  settings.seed = node.has("seed") ? node.member("seed").unsigned_integer() : 0;
-  settings.batch = node.has("batch") ? static_cast<uint32_t>(node.member("batch").integer(1, kLargest)) : 1;
-  settings.accumulate =
-      node.has("accumulate") ? static_cast<uint32_t>(node.member("accumulate").integer(1, kLargest)) : 1;
-  if (node.has("warmup")) {
-    settings.warmup = static_cast<uint32_t>(node.member("warmup").integer(0, kLargest));
+  if (const Status read = settings.read(node.value()); !read.ok()) {
+    const std::string& where = read.failure().where;  // setting 'KEY'
+    const size_t begin = where.find('\'') + 1;
+    problems.add("settings." + where.substr(begin, where.rfind('\'') - begin), read.failure().found,
+                 read.failure().expected);
   }
-  if (node.has("lr_schedule")) {
-    settings.schedule = schedule_from_text(node.member("lr_schedule").text());
-    if (settings.schedule < 0) {
-      node.member("lr_schedule").problem("constant, linear or cosine");
-    }
-  }
-  if (node.has("loss")) {
-    settings.loss = loss_from_text(node.member("loss").text());
-    if (settings.loss < 0) {
-      node.member("loss").problem(kLosses);
-    }
-  }
-  settings.dpo_beta = positive("dpo.beta", settings.dpo_beta);
-  settings.orpo_beta = positive("orpo.beta", settings.orpo_beta);
-  if (node.has("choices")) {
-    settings.choices = choice_score_from_text(node.member("choices").text());
-    if (settings.choices < 0) {
-      node.member("choices").problem(kChoiceScores);
-    }
-  }
-  if (node.has("pack")) {
-    const int32_t pack = switch_from_text(node.member("pack").text());
-    if (pack < 0) {
-      node.member("pack").problem("on or off");
-    }
-    settings.pack = pack == 1;
-  }
-  if (node.has("difference")) {
-    settings.difference = difference_from_text(node.member("difference").text());
-    if (settings.difference < 0) {
-      node.member("difference").problem("central or forward");
-    }
+  if (!settings.has("lr")) {
+    node.member("lr").problem("a number above 0");
   }
   return settings;
 }
@@ -159,6 +105,18 @@ Status check_id(const Manifest& manifest, const std::string& text, const std::st
                    "the content it was computed from (" + id.substr(0, 16) + "... is this content's)", kAgain};
   }
   return {};
+}
+
+Result<std::string> signed_text(const Folder& bundle, const TrustedKeys* trusted) {
+  if (!bundle.has(kManifest)) {
+    return Failure{ZO_BUNDLE_ERROR, bundle.path(), "no manifest.json", "a bundle", kFindBundle};
+  }
+  ZO_ASSIGN(file, bundle.file(kManifest));
+  ZO_ASSIGN(text, file.read());
+  if (trusted != nullptr) {
+    ZO_TRY(check_signature(bundle, kManifest, text, *trusted));
+  }
+  return text;
 }
 
 }  // namespace
@@ -238,7 +196,7 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
     manifest.llama_cpp = read_llama_cpp(root.member("model").member("llama_cpp"));
   }
   const JsonNode settings = root.member("settings");
-  manifest.settings = read_settings(settings);
+  manifest.settings = read_settings(settings, problems);
   if (settings.has("lora.dropout")) {
     manifest.dropout = settings.member("lora.dropout").number();
     if (!(manifest.dropout >= 0 && manifest.dropout < 1)) {
@@ -327,16 +285,14 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
 }
 
 Result<Manifest> read_manifest(const Folder& bundle, const TrustedKeys* trusted) {
-  const std::string name = "manifest.json";
-  if (!bundle.has(name)) {
-    return Failure{ZO_BUNDLE_ERROR, bundle.path(), "no manifest.json", "a bundle", kFindBundle};
-  }
-  ZO_ASSIGN(file, bundle.file(name));
-  ZO_ASSIGN(text, file.read());
-  if (trusted != nullptr) {
-    ZO_TRY(check_signature(bundle, name, text, *trusted));
-  }
-  return parse_manifest(text, file.path());
+  ZO_ASSIGN(text, signed_text(bundle, trusted));
+  return parse_manifest(text, join(bundle.path(), kManifest));
+}
+
+Result<std::string> verified_manifest(const Folder& bundle, const TrustedKeys* trusted) {
+  ZO_ASSIGN(text, signed_text(bundle, trusted));
+  ZO_TRY(parse_manifest(text, join(bundle.path(), kManifest)));
+  return text;
 }
 
 Result<Folder> open_bundle(const std::string& bundle) {

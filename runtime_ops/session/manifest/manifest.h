@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "session/losses.h"
 #include "session/manifest/llama_cpp.h"
 #include "session/manifest/signature.h"
 #include "session/manifest/step_plan.h"
 #include "session/manifest/text_spec.h"
+#include "session/options.h"
 #include "session/result.h"
 #include "session/storage/dtypes.h"
 
@@ -125,35 +125,6 @@ struct FileSpec {
 // Of settings that are megabytes.
 inline uint64_t in_bytes(uint32_t megabytes) { return uint64_t{megabytes} * 1000 * 1000; }
 
-// The settings that a session uses; the others are the compiler's.
-struct RunSettings {
-  double lr = 0;
-  double eps = 0;
-  uint64_t seed = 0;
-  int32_t schedule = ZO_SCHEDULE_CONSTANT;
-  uint32_t warmup = 0;  // steps over which the rate rises
-  int32_t loss = ZO_LOSS_FULL;
-  double dpo_beta = 0.1;  // each of one loss of pairs
-  double orpo_beta = 0.1;
-  int32_t choices = ZO_CHOICES_SUM;
-  bool pack = false;  // whether texts fill rows, and do not each have their own
-  uint32_t batch = 1;
-  uint32_t accumulate = 1;
-  uint64_t total_steps = 0;
-  // Of first-order methods.
-  double momentum = 0;
-  double weight_decay = 0;
-  double clip = 0;  // the largest norm of an update's gradient; 0: any
-  uint32_t checkpoint_every = 1;
-  uint32_t keep_mb = 0;  // 10^6 bytes for products' results that the backward pass need not compute again
-  // Of programs of single layers: 10^6 bytes for rows as they leave the layers below the first that is trained.
-  uint32_t cache_prefix_mb = 0;
-  // Of zeroth-order methods.
-  int32_t difference = ZO_DIFFERENCE_CENTRAL;
-
-  Objective objective() const { return {loss, loss == ZO_LOSS_DPO ? dpo_beta : orpo_beta, choices}; }
-};
-
 struct Manifest {
   std::string bundle_id;
   std::string method;
@@ -202,26 +173,16 @@ struct Manifest {
   const ProgramSpec* program(const std::string& name) const;
 };
 
-// Words of settings as the numbers of session.h; -1 for another word.
-inline int32_t schedule_from_text(const std::string& text) {
-  return text == "constant" ? ZO_SCHEDULE_CONSTANT
-         : text == "linear" ? ZO_SCHEDULE_LINEAR
-         : text == "cosine" ? ZO_SCHEDULE_COSINE
-                            : -1;
-}
-inline int32_t difference_from_text(const std::string& text) {
-  return text == "central" ? ZO_DIFFERENCE_CENTRAL : text == "forward" ? ZO_DIFFERENCE_FORWARD : -1;
-}
-inline int32_t switch_from_text(const std::string& text) { return text == "on" ? 1 : text == "off" ? 0 : -1; }
-
 // Parses and checks a manifest; `where` is its path, for messages.
 Result<Manifest> parse_manifest(const std::string& text, const std::string& where);
 
 // The folder of a bundle.
 Result<Folder> open_bundle(const std::string& bundle);
 
-// Reads BUNDLE/manifest.json. Where keys are given, one of them must have signed it: that is found before any of it is
+// Reads BUNDLE/manifest.json. If keys are given, one of them must have signed it: that is checked before any of it is
 // parsed.
 Result<Manifest> read_manifest(const Folder& bundle, const TrustedKeys* trusted);
+// The same file as text, after these checks.
+Result<std::string> verified_manifest(const Folder& bundle, const TrustedKeys* trusted);
 
 }  // namespace zoexport

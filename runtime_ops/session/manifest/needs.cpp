@@ -94,16 +94,16 @@ Status check_needs(const Manifest& manifest, const std::string& where) {
 }
 
 Status check_batch(const RunSettings& run, uint32_t seq_len) {
-  const uint64_t examples = uint64_t{run.batch} * run.accumulate;
+  const uint64_t batch = run.whole("batch"), accumulate = run.whole("accumulate"), examples = batch * accumulate;
   const uint64_t asked = size_product(examples, size_product(seq_len, sizeof(int64_t)));
   if (asked <= machine_memory()) {
     return {};
   }
-  return Failure{ZO_INVALID_ARGUMENT, "batch x accumulate",
-                 std::to_string(run.batch) + " x " + std::to_string(run.accumulate) + " examples, whose rows take " +
-                     bytes_text(asked),
-                 "at most the " + bytes_text(machine_memory()) + " of this machine's memory",
-                 "Pass a smaller batch or accumulate."};
+  return Failure{
+      ZO_INVALID_ARGUMENT, "batch x accumulate",
+      std::to_string(batch) + " x " + std::to_string(accumulate) + " examples, whose rows take " + bytes_text(asked),
+      "at most the " + bytes_text(machine_memory()) + " of this machine's memory",
+      "Pass a smaller batch or accumulate."};
 }
 
 }  // namespace zoexport

@@ -80,55 +80,20 @@ StepPlan read_plan(const JsonNode& node, int64_t stages) {
   return plan;
 }
 
-// Those of a manifest without the member; 0 where gradients are computed.
-uint32_t former_queries(const JsonNode& settings, const Manifest& manifest) {
-  if (settings.has("queries")) {
-    return static_cast<uint32_t>(settings.member("queries").integer(1, kMostDirections));
-  }
-  const ProgramSpec* train = manifest.program("train");
-  const ValueSpec* gradients = train == nullptr ? nullptr : train->input("projected_gradients");
-  return gradients == nullptr || gradients->shape.empty() ? 0 : static_cast<uint32_t>(gradients->shape[0].max);
-}
-
-StepPlan former_plan(const JsonNode& root, const Manifest& manifest) {
-  StepPlan plan;
-  const JsonNode settings = root.member("settings");
-  if (root.has("blocks")) {
-    const JsonNode node = root.member("blocks");
-    const std::vector<JsonNode> perturbations = node.member("perturbations").items();
-    if (perturbations.size() != 2 || settings.has("queries")) {
-      node.problem("perturbations of two blocks, in a bundle without settings.queries");
-      return plan;
-    }
-    const auto stages = static_cast<int64_t>(manifest.stages.size());
-    const auto second = static_cast<size_t>(node.member("second").integer(1, std::max<int64_t>(stages - 1, 1)));
-    for (size_t i = 0; i < 2; ++i) {
-      const auto directions = static_cast<uint32_t>(perturbations[i].integer(1, kMostDirections));
-      plan.levels.push_back({i == 0 ? 0 : second, directions, false});
-    }
-  } else if (const uint32_t queries = former_queries(settings, manifest); queries > 0) {
-    plan.levels.push_back({0, queries, manifest.settings.difference == ZO_DIFFERENCE_FORWARD});
-    // Only those that took one copy at a time had a choice of differences.
-    plan.copies = manifest.copies > 1          ? Copies::kCall
-                  : settings.has("difference") ? Copies::kOne
-                  : manifest.whole()           ? Copies::kOne
-                                               : Copies::kStage;
-  }
-  return plan;
-}
-
 }  // namespace
 
 void read_step(const JsonNode& root, Manifest& manifest) {
-  manifest.step = root.has("step") ? read_plan(root.member("step"), static_cast<int64_t>(manifest.stages.size()))
-                                   : former_plan(root, manifest);
+  if (!root.has("step")) {
+    return;  // a first-order method
+  }
+  manifest.step = read_plan(root.member("step"), static_cast<int64_t>(manifest.stages.size()));
   if (!is_small(manifest.step)) {
     root.member("step").problem("fewer directions");
     manifest.step.levels.clear();
   }
   const bool choice = manifest.step.levels.size() == 1;  // else each level's is compiled in
   const bool forward = choice && manifest.step.levels[0].forward;
-  manifest.settings.difference = forward ? ZO_DIFFERENCE_FORWARD : ZO_DIFFERENCE_CENTRAL;
+  (void)manifest.settings.set({{"difference", forward ? "forward" : "central"}});
 }
 
 void check_step(const Manifest& manifest, JsonProblems& problems) {

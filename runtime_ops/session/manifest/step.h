@@ -6,7 +6,7 @@
 
 namespace zoexport {
 
-// Reads the member. Manifests from before there was one say the same in `settings` and `blocks`.
+// Reads the member; first-order methods have none.
 void read_step(const JsonNode& root, Manifest& manifest);
 
 // Checks that every level has something to train, and that the bundle's programs leave to the session what the plan does.

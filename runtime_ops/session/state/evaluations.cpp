@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "session/decimal.h"
 #include "session/state/sealed_json.h"
 #include "session/storage/json_reader.h"
 
@@ -14,8 +15,6 @@ using nlohmann::json;
 
 constexpr int64_t kSchema = 1;
 const char* const kFix = "Restore it from a copy, or remove it: what was found is lost then, and the run goes on.";
-
-json number(double value) { return std::isfinite(value) ? json(value) : json(); }
 
 double number_of(const JsonNode& node, const char* key) {
   return node.has(key) ? node.member(key).number() : std::numeric_limits<double>::quiet_NaN();
@@ -28,6 +27,13 @@ std::string described(const Evaluations& one) {
 }
 
 }  // namespace
+
+json encode_evaluation(const Evaluation& evaluation) {
+  return {{"loss", json_number(evaluation.loss)},
+          {"accuracy", json_number(evaluation.accuracy)},
+          {"token_accuracy", json_number(evaluation.token_accuracy)},
+          {"margin", json_number(evaluation.margin)}};
+}
 
 const Evaluated* Evaluations::best() const {
   const Evaluated* found = nullptr;
@@ -61,7 +67,7 @@ Status check_validation(const std::string& state, const Evaluations& known, cons
   }
   return Failure{ZO_STATE_ERROR, state, "a run that evaluates on " + found, expected,
                  "Leave out what differs to go on with the run, take another state, or let it go on with the new "
-                 "values: --change-settings (change_settings of zo_attach_options)."};
+                 "values: --change-settings (option change_settings)."};
 }
 
 json encode_evaluations(const Evaluations& evaluations) {
@@ -72,11 +78,9 @@ json encode_evaluations(const Evaluations& evaluations) {
                    {"keep", evaluations.settings.keep_best ? "best" : "last"},
                    {"evaluations", json::array()}};
   for (const Evaluated& one : evaluations.made) {
-    document["evaluations"].push_back({{"step", one.step},
-                                       {"loss", number(one.found.loss)},
-                                       {"accuracy", number(one.found.accuracy)},
-                                       {"token_accuracy", number(one.found.token_accuracy)},
-                                       {"margin", number(one.found.margin)}});
+    json entry = encode_evaluation(one.found);
+    entry["step"] = one.step;
+    document["evaluations"].push_back(std::move(entry));
   }
   return sealed(std::move(document));
 }

@@ -17,9 +17,20 @@ struct ValidationSettings {
   bool keep_best = false;  // who reads the state gets the values of the best evaluation
 };
 
+struct Evaluation {
+  double loss = 0;
+  double accuracy = 0;  // NaN if no example has choices
+  double token_accuracy = 0;
+  uint64_t examples = 0;
+  double margin = 0;  // mean preference for the chosen response; NaN unless the loss is one of pairs
+};
+
+// {"loss", "accuracy", "token_accuracy", "margin"}.
+nlohmann::json encode_evaluation(const Evaluation& evaluation);
+
 struct Evaluated {
   uint64_t step = 0;  // steps that were taken
-  zo_evaluation found = {};
+  Evaluation found;
 };
 
 struct Evaluations {
@@ -36,7 +47,7 @@ struct Evaluations {
   void cut(uint64_t steps);
 };
 
-// Refuses to go on with other settings or examples.
+// Refuses to continue with other settings or examples.
 Status check_validation(const std::string& state, const Evaluations& known, const Evaluations& now);
 
 nlohmann::json encode_evaluations(const Evaluations& evaluations);

@@ -28,16 +28,14 @@ struct RunData {
 };
 
 struct RunRecord {
-  nlohmann::json settings = nlohmann::json::object();  // by the keys of the manifest's, and total_steps
+  nlohmann::json settings = nlohmann::json::object();  // RunSettings::kept
   std::optional<RunData> data;                         // not known of a run whose host chose the examples of each step
   std::vector<RunChange> changes;
 };
 
-// The settings that steps of a run depend on; the number of steps is one of them where the schedule's rates depend on it.
-nlohmann::json settings_of_run(const RunSettings& run, bool first_order);
-
-// Sets those of `run` that the record has; `path` is that of its file.
-Status take_settings(const RunRecord& record, const std::string& path, RunSettings& run);
+// What to do about a record that cannot be used.
+inline constexpr char kRunFix[] =
+    "Restore it from a copy; without it the run goes on with the settings that are asked for.";
 
 // Where `now` has other values than `record`, which go on from `step`. What either does not have is no difference.
 std::vector<RunChange> changes_between(const RunRecord& record, const RunRecord& now, uint64_t step);

@@ -174,7 +174,7 @@ Status StateFolder::create(uint64_t seed, const Manifest& manifest) {
 Result<StateFolder::Opened> StateFolder::attach(const std::string& path, const AttachOptions& options,
                                                 const Manifest& manifest, uint32_t queries) {
   StateFolder folder(path, manifest.bundle_id, queries);
-  if (options.mode == ZO_STATE_TRAIN) {
+  if (!options.read_only) {
     auto made = std::make_unique<Made>(path);
     const Status there = make_folder(path, &made->folders);
     ZO_TRY(there);
@@ -184,7 +184,7 @@ Result<StateFolder::Opened> StateFolder::attach(const std::string& path, const A
     if (!holds_state(path)) {
       made->wanted = false;
       folder.made_ = std::move(made);
-      ZO_TRY(folder.create(options.seed.value_or(manifest.settings.seed), manifest));
+      ZO_TRY(folder.create(options.seed.value_or(manifest.settings.seed()), manifest));
     }
     folder.remove_leftovers();
   } else if (!holds_state(path)) {
@@ -202,11 +202,11 @@ Result<StateFolder::Opened> StateFolder::attach(const std::string& path, const A
   }
   ZO_ASSIGN(records, folder.open_log(options, {manifest.bundle_id, identity.seed, queries}));
   std::optional<RunRecord> run;
-  if (options.mode == ZO_STATE_TRAIN && !records.empty() && exists(folder.run_path())) {
+  if (!options.read_only && !records.empty() && exists(folder.run_path())) {
     ZO_ASSIGN(read, read_run(folder.run_path()));
     run = std::move(read);
   }
-  if (options.mode == ZO_STATE_TRAIN) {
+  if (!options.read_only) {
     folder.remove_snapshots_after(records.size());
   }
   std::optional<Evaluations> evaluations;
@@ -231,7 +231,7 @@ Result<std::vector<Record>> StateFolder::open_log(const AttachOptions& options, 
                    "seed " + std::to_string(expected.seed) + ", queries " + std::to_string(expected.queries),
                    "Restore the state from a copy, or start again in another folder."};
   }
-  if (options.mode != ZO_STATE_TRAIN) {
+  if (options.read_only) {
     return log.damage.empty() ? Result<std::vector<Record>>(std::move(log.records)) : damaged(path, log.damage, "");
   }
   if (!log.damage.empty()) {

@@ -23,7 +23,7 @@ namespace zoexport {
 uint64_t snapshot_every(uint64_t words);
 
 struct AttachOptions {
-  int32_t mode = ZO_STATE_READ;
+  bool read_only = false;  // it must exist, is not locked and not written
   std::optional<uint64_t> seed;
   bool recover = false;          // go on from the last good record of a damaged log
   bool change_settings = false;  // go on with other settings or data
@@ -54,7 +54,7 @@ class StateFolder {
  public:
   struct Opened;
 
-  // Opens the state in `path` for `manifest` (see zo_session_attach_with). `queries` is the gradients of a record. A state that
+  // Opens the state in `path` for `manifest` (see zo_session_attach). `queries` is the gradients of a record. A state that
   // this makes is removed again with this object, unless it was wanted or has begun.
   static Result<Opened> attach(const std::string& path, const AttachOptions& options, const Manifest& manifest,
                                uint32_t queries);
@@ -122,7 +122,7 @@ struct StateFolder::Opened {
   StateFolder folder;
   uint64_t seed;
   std::vector<Record> records;
-  std::optional<RunRecord> run;            // of a run that has begun, unless an earlier release began it
+  std::optional<RunRecord> run;            // of a run that has begun
   std::optional<Evaluations> evaluations;  // those of the steps that the log has
 };
 

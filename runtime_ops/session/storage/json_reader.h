@@ -41,6 +41,8 @@ class JsonNode {
 
   bool is_null() const { return value_ != nullptr && value_->is_null(); }
   bool is_object() const { return value_ != nullptr && value_->is_object(); }
+  // Of a node that is there.
+  const nlohmann::json& value() const { return *value_; }
   std::string text() const;
   double number() const;
   bool boolean() const;

@@ -41,7 +41,7 @@ class FirstOrderTrainer : public Trainer {
     const Objective objective = input.run.objective();
     const bool compared = compares(objective.loss);
     CallScalars scalars;
-    scalars.seed = input.run.seed;
+    scalars.seed = input.run.seed();
     scalars.step = input.step;
     scalars.drops = true;
     CandidateScores scores(layout);
@@ -64,10 +64,11 @@ class FirstOrderTrainer : public Trainer {
     const std::vector<double> weights = scores.weights(objective);
     UpdateSettings settings;
     settings.lr = input.lr;
-    settings.momentum = input.run.momentum;
-    settings.weight_decay = input.run.weight_decay;
+    settings.momentum = input.run.number("momentum");
+    settings.weight_decay = input.run.number("weight_decay");
     settings.update = uint64_t{input.step} + 1;
-    const bool clips = input.run.clip > 0;
+    const double clip = input.run.number("clip");
+    const bool clips = clip > 0;
     for (const Call& call : layout.calls) {
       const bool last = &call == &layout.calls.back();
       std::vector<float> entry_weights;
@@ -89,7 +90,7 @@ class FirstOrderTrainer : public Trainer {
           update(settings, slot, slots);
         }
       };
-      const Kept kept{input.run.checkpoint_every, in_bytes(input.run.keep_mb)};
+      const Kept kept{input.run.count("checkpoint_every"), in_bytes(input.run.count("keep_mb"))};
       const Status done =
           gradient_->run(call, scalars, entry_weights.data(), kept, state, logprobs.data(), scored, finished);
       if (!finite) {
@@ -98,7 +99,7 @@ class FirstOrderTrainer : public Trainer {
       ZO_TRY(done);
     }
     if (clips) {
-      settings.scale = scale(input.run.clip, slots);
+      settings.scale = scale(clip, slots);
       for (size_t slot = 0; slot < slots.size(); ++slot) {
         if (slots.trainable(slot)) {
           update(settings, slot, slots);

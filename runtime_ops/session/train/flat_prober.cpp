@@ -14,7 +14,7 @@ class FlatProber : public Prober {
   Status run(const Call& call, const StepInput& input, const StepPlan& plan, bool first, Slots& slots,
              std::vector<CandidateScores>& scores) override {
     CallScalars scalars;
-    scalars.seed = input.run.seed;
+    scalars.seed = input.run.seed();
     scalars.step = input.step;
     first = first && updates();
     if (first && !input.pending.empty()) {
@@ -26,7 +26,7 @@ class FlatProber : public Prober {
       const ProbeMove move = plan.move(0, 0, probe);
       scalars.query = move.query;
       scalars.sign = move.side < 0 ? -1.0f : 1.0f;
-      scalars.epsilon = copies == 1 && move.side == 0 ? 0.0f : static_cast<float>(input.run.eps);
+      scalars.epsilon = copies == 1 && move.side == 0 ? 0.0f : static_cast<float>(input.run.number("eps"));
       // The first call may apply the pending update; the others start from its result.
       const auto state = [&](size_t slot) -> const void* {
         return first || !slots.trainable(slot) ? slots.current(slot) : slots.next(slot);

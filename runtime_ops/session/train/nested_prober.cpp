@@ -77,8 +77,8 @@ class NestedProber : public Prober {
     const uint32_t probes = walk.plan.levels[level].probes();
     for (uint32_t probe = 0; probe < probes; ++probe) {
       const ProbeMove move = walk.plan.move(level, time, probe);
-      const auto eps = static_cast<float>(walk.input.run.eps);
-      const Direction direction{walk.input.run.seed, walk.input.step, move.query, move.side * eps};
+      const auto eps = static_cast<float>(walk.input.run.number("eps"));
+      const Direction direction{walk.input.run.seed(), walk.input.step, move.query, move.side * eps};
       // A group of the head alone, or of frozen layers, gives what it is given.
       const uint8_t* out = begin == end ? in : walk.given(level);
       ZO_TRY(forward(walk, begin, end, direction, in, walk.given(level)));

@@ -45,8 +45,8 @@ class Trainer {
   // Numbers in a record of the trajectory log; 0 for a method whose records do not tell how to repeat their update. The
   // update of a step is then in its next values, and else in those of the step after it.
   virtual uint32_t queries() const = 0;
-  // Whether it takes differences of this kind, ZO_DIFFERENCE_...
-  virtual bool takes(int32_t difference) const { return difference == ZO_DIFFERENCE_CENTRAL; }
+  // Whether it takes differences of this kind, central or forward.
+  virtual bool takes(const std::string& difference) const { return difference == "central"; }
   // The size of its calls.
   virtual CallLimits limits() const = 0;
   // Reads the slots' current values and writes their next ones; the caller advances them once the record is safe. A loss

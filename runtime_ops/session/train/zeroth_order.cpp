@@ -34,15 +34,15 @@ class ZerothOrderTrainer : public Trainer {
 
   CallLimits limits() const override { return prober_->limits(); }
 
-  bool takes(int32_t difference) const override {
+  bool takes(const std::string& difference) const override {
     // A choice where one copy goes through the model at a time; other copies are compiled in, and so are nested levels.
     const bool choice = plan_.levels.size() == 1 && plan_.copies == Copies::kOne;
-    return choice || difference == manifest_.settings.difference;
+    return choice || difference == manifest_.settings.text("difference");
   }
 
   Result<StepOutput> step(const StepInput& input, const Layout& layout, Slots& slots) override {
     if (plan_.levels.size() == 1) {
-      plan_.levels[0].forward = input.run.difference == ZO_DIFFERENCE_FORWARD;
+      plan_.levels[0].forward = input.run.text("difference") == "forward";
     }
     if (!prober_->updates()) {
       ZO_TRY(update(input, slots));
@@ -54,11 +54,12 @@ class ZerothOrderTrainer : public Trainer {
       first = false;
     }
     StepOutput output;
+    const Objective objective = input.run.objective();
     for (const CandidateScores& probe : scores) {
-      output.losses.push_back(probe.mean_loss(input.run.objective()));
+      output.losses.push_back(probe.mean_loss(objective));
     }
     // The programs perturb by the float32 value.
-    output.gradients = plan_.slopes(output.losses, static_cast<float>(input.run.eps));
+    output.gradients = plan_.slopes(output.losses, static_cast<float>(input.run.number("eps")));
     output.loss =
         std::accumulate(output.losses.begin(), output.losses.end(), 0.0) / static_cast<double>(output.losses.size());
     return output;
@@ -153,7 +154,7 @@ class ZerothOrderTrainer : public Trainer {
     const History history = input.pending.empty() ? History{&none, 1} : input.pending;
     for (size_t slot = 0; slot < slots.size(); ++slot) {
       if (slots.trainable(slot)) {
-        ZO_TRY(apply(history, input.run.seed, slots.spec(slot), slots.current(slot), slots.next(slot)));
+        ZO_TRY(apply(history, input.run.seed(), slots.spec(slot), slots.current(slot), slots.next(slot)));
       }
     }
     return {};

@@ -13,7 +13,7 @@ from zoexport.methods import methods
 @dataclasses.dataclass(frozen=True)
 class ForwardConfig(LoraSettings):
     directions: int = setting(2, at_least=1, help="of each group, beside a probe without a move")
-    eps: float = setting(1e-2, above=0, runtime=True, help="perturbation scale")
+    eps: float = setting(1e-2, above=0, phase="run", help="perturbation scale")
 
 
 def passes(config: ForwardConfig, targets: list[str]) -> list[Pass]:

@@ -21,7 +21,7 @@ from safetensors.numpy import save
 from tests.support.llama_cpp_models import interleaved, ungrouped
 from zoexport.adapters import FORMATS, AdapterSettings, adapter_format
 from zoexport.core.errors import ConfigError, StateError
-from zoexport.session import abi, structs
+from zoexport.session import abi
 
 SETTINGS = AdapterSettings(3, 6.0, "org/base", ("q_proj",))
 OWN = b'{"r": 3, "lora_alpha": 6}'
@@ -160,36 +160,32 @@ def test_bytes_are_those_of_the_packages(name: str, rank: int, tmp_path: Path) -
         assert file.read_bytes() == expected
 
 
+LAYER = ("module", "weight", "inputs", "rank", "outputs", "pairs", "groups", "width")
+
+
 def written(
     path: Path, slots: Slots, kind: str = "gguf", outtype: str = "f32", **more: Any
 ) -> Path:
     """Layers of names of their own, by the library alone."""
     modules = [name.removeprefix("lora_B.") for name in slots if name.startswith("lora_B.")]
-    layers = (structs.AdapterLayer * len(modules))()
-    kept = []
-    for layer, module in zip(layers, modules, strict=True):
+    layers, kept = [], []
+    for module in modules:
         a, b = (np.ascontiguousarray(slots[f"lora_{half}.{module}"], np.float32) for half in "AB")
         kept += [a, b]
-        layer.module = layer.weight = module.encode()
-        (layer.inputs, layer.rank), layer.outputs = a.shape, b.shape[1]
-        layer.a, layer.b = a.ctypes.data, b.ctypes.data
-        for key, value in more.items():
-            if hasattr(layer, key):
-                setattr(layer, key, value)
+        layer: dict[str, Any] = {"module": module, "weight": module}
+        (layer["inputs"], layer["rank"]), layer["outputs"] = a.shape, b.shape[1]
+        layers.append(layer | {key: value for key, value in more.items() if key in LAYER})
     given: dict[str, Any] = {
-        "struct_size": ctypes.sizeof(structs.Adapter),
+        "format": kind,
+        "outtype": outtype,
         "layers": layers,
-        "layer_count": len(modules),
-        "description": b"{}\n",
-        "architecture": b"llama",
+        "description": "{}\n",
+        "architecture": "llama",
         "alpha": 2.0,
     }
-    given |= {key: more[key] for key in more if key in dict(structs.Adapter._fields_)}
-    options = structs.export_options(kind, outtype, replace=more.get("replace", False))
-    for key, value in more.get("options", {}).items():
-        setattr(options, key, value)
-    fields = (ctypes.byref(structs.Adapter(**given)), ctypes.byref(options), abi.path_bytes(path))
-    abi.call("zo_adapter_write", *fields)
+    given |= {key: value for key, value in more.items() if key not in LAYER}
+    matrices = (ctypes.c_void_p * len(kept))(*(matrix.ctypes.data for matrix in kept))
+    abi.call(*("zo_adapter_write", abi.options(given), matrices, len(kept), abi.path_bytes(path)))
     return path
 
 
@@ -265,18 +261,15 @@ def changed(value: float) -> Slots:
     ("slots", "more", "message"),
     [
         ({}, {}, "adapter: found no layers"),
-        (SMALL, {"layers": None}, "layers: found a null pointer"),
-        (SMALL, {"a": None}, "a: found a null pointer"),
-        (SMALL, {"weight": b""}, "weight: found no name"),
-        (SMALL, {"weight": b"\xff"}, "no UTF-8"),
-        (SMALL, {"module": None, "kind": "peft"}, "module: found no name"),
-        (SMALL, {"description": None, "kind": "peft"}, "description: found a null pointer"),
-        (SMALL, {"architecture": None}, "architecture: found a null pointer"),
-        (SMALL, {"architecture": b""}, "no architecture"),
-        (SMALL, {"base_model": b"\xc3"}, "a model's name that is no UTF-8"),
-        (SMALL, {"alpha": float("nan")}, "no finite alpha"),
+        (SMALL, {"layers": None}, "matrices: found 2; expected 0"),
+        (SMALL, {"weight": ""}, "expected a layer with a name"),
+        (SMALL, {"module": None, "kind": "peft"}, "layer 1.module: found nothing"),
+        (SMALL, {"description": None, "kind": "peft"}, "option 'description': found nothing"),
+        (SMALL, {"architecture": None}, "option 'architecture': found nothing"),
+        (SMALL, {"architecture": ""}, "no architecture"),
+        (SMALL, {"alpha": float("nan")}, "option 'alpha': found nan"),
         (SMALL, {"inputs": 0}, "6 outputs of 0 inputs, with rank 2"),
-        (SMALL, {"rank": 2**63}, "at most 1073741824 elements"),
+        (SMALL, {"rank": 2**62}, "at most 1073741824 elements"),
         (SMALL, {"outputs": 2**40, "rank": 2**40}, "at most 1073741824 elements"),
         (SMALL, {"pairs": 2}, "layer x: found 6 outputs; expected pairs of rows in 2 heads"),
         (SMALL, {"pairs": 3, "groups": 1, "width": 1}, "found 6 outputs"),
@@ -284,11 +277,11 @@ def changed(value: float) -> Slots:
         (SMALL, {"groups": 2}, "2 groups .*0 rows each"),
         (SMALL, {"width": 2}, ""),  # no groups: no order
         (SMALL, {"groups": 2**31, "width": 2**31}, "found 6 outputs"),
-        (adapter({"x": (6, 5), "y": (6, 5)}, 2), {"weight": b"same"}, "two tensors same.lora_a"),
-        (SMALL, {"options": {"format": 2}}, "format: found 2"),
-        (SMALL, {"options": {"outtype": 3}}, r"outtype: found 3; expected one of ZO_OUTTYPE_\*"),
+        (adapter({"x": (6, 5), "y": (6, 5)}, 2), {"weight": "same"}, "two tensors same.lora_a"),
+        (SMALL, {"format": "mlx"}, "option 'format': found 'mlx'; expected peft or gguf"),
+        (SMALL, {"outtype": "q4"}, "option 'outtype': found 'q4'; expected f32, f16 or q8_0"),
         (SMALL, {"outtype": "f16", "kind": "peft"}, "PEFT's form has one type"),
-        (SMALL, {"struct_size": 8}, "zo_adapter.struct_size"),
+        (SMALL, {"layer": []}, "option 'layer': found no such option.*Did you mean 'layers'"),
         (changed(np.nan), {}, r"x\.lora_b: found values that are not finite"),
         (changed(-np.inf), {"outtype": "f16"}, "values that are not finite"),
         (changed(np.nan), {"kind": "peft"}, r"x\.lora_B\.weight: found values that are not finite"),
@@ -321,7 +314,7 @@ def largest_file(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("size", [1, 300, 4000])
-@pytest.mark.parametrize("kind", structs.ADAPTER_FORMATS)
+@pytest.mark.parametrize("kind", ["peft", "gguf"])
 def test_a_failed_write_leaves_what_was_there(kind: str, size: int, tmp_path: Path) -> None:
     slots = adapter({"x": (600, 40), "y": (20, 700)}, 3)
     out = tmp_path / "folder" / "out"
@@ -374,24 +367,32 @@ def test_a_path_relative_to_the_working_folder(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.gguf", "peft"]
 
 
+def read(path: Path, description: bytes, layers: list[dict[str, Any]], *rooms: int | None) -> None:
+    given = {"description": description.decode(), "layers": layers}
+    matrices = (ctypes.c_void_p * len(rooms))(*rooms)
+    abi.call("zo_adapter_read", abi.path_bytes(path), abi.options(given), matrices, len(rooms))
+
+
 @pytest.mark.parametrize(
-    ("count", "changes", "message"),
+    ("changes", "rooms", "message"),
     [
-        (0, {}, "found no layers"),
-        (1, {"module": None}, "layer.module: found a null pointer"),
-        (1, {"a": None}, "layer.a: found a null pointer"),
-        (1, {"rank": 0}, "with rank 0"),
-        (1, {"outputs": 2**63}, "at most 1073741824 elements"),
+        (None, 0, "found no layers"),
+        ({"module": ""}, 2, "layer 1: found .*; expected a layer with a name"),
+        ({}, 1, "matrices: found 1; expected 2"),
+        ({}, None, "found a null pointer"),
+        ({"rank": 0}, 2, "with rank 0"),
+        ({"outputs": 2**62}, 2, "at most 1073741824 elements"),
     ],
 )
 def test_room_that_is_none(
-    count: int, changes: dict[str, Any], message: str, tmp_path: Path
+    changes: dict[str, Any] | None, rooms: int | None, message: str, tmp_path: Path
 ) -> None:
     room = np.zeros(64, np.float32)
-    fields = {"module": b"x", "inputs": 5, "rank": 2, "outputs": 6, "a": room.ctypes.data}
-    layer = structs.AdapterRoom(**{**fields, "b": room.ctypes.data, **changes})
+    layer = {"module": "x", "inputs": 5, "rank": 2, "outputs": 6}
+    layers = [] if changes is None else [{**layer, **changes}]
+    pointers = [None, None] if rooms is None else [room.ctypes.data] * rooms
     with pytest.raises(ConfigError, match=message):
-        abi.call("zo_adapter_read", abi.path_bytes(tmp_path), OWN, ctypes.byref(layer), count)
+        read(tmp_path, OWN, layers, *pointers)
 
 
 def test_what_does_not_fit_fills_nothing(tmp_path: Path) -> None:
@@ -399,13 +400,14 @@ def test_what_does_not_fit_fills_nothing(tmp_path: Path) -> None:
     slots = adapter({"x": (6, 5), "y": (6, 5)}, 3)
     FORMATS["peft"].write(slots, SETTINGS, tmp_path / "peft")
     room = np.full(64, 7, np.float32)
-    layers = (structs.AdapterRoom * 2)()
-    for layer, module, outputs in zip(layers, (b"x", b"y"), (6, 7), strict=True):
-        layer.module, layer.inputs, layer.rank, layer.outputs = module, 5, 3, outputs
-        layer.a = layer.b = room.ctypes.data
+    layers = [
+        {"module": module, "inputs": 5, "rank": 3, "outputs": outputs}
+        for module, outputs in (("x", 6), ("y", 7))
+    ]
+    rooms = [room.ctypes.data] * 4
     with pytest.raises(StateError, match=r"y\.lora_B\.weight: found the shape \(6, 3\)"):
-        abi.call("zo_adapter_read", abi.path_bytes(tmp_path / "peft"), OWN, layers, 2)
+        read(tmp_path / "peft", OWN, layers, *rooms)
     assert (room == 7).all()
     other = OWN.replace(b"6", b"5")
     with pytest.raises(StateError, match="'lora_alpha': found 6; expected 5"):
-        abi.call("zo_adapter_read", abi.path_bytes(tmp_path / "peft"), other, layers, 2)
+        read(tmp_path / "peft", other, layers, *rooms)

@@ -15,7 +15,7 @@ from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, DataError, StateError
 from zoexport.data import tokenize_file, write_examples
 from zoexport.session import Dataset
-from zoexport.session.examples import read_examples, write_tokens
+from zoexport.session.data import read_examples, write_tokens
 
 CHAT = [{"role": "user", "content": "How was it?"}, {"role": "assistant", "content": "Fine."}]
 LINES: list[dict[str, Any]] = [

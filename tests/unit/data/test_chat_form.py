@@ -15,7 +15,7 @@ from tests.support import tokenizers
 from tests.support.chat_templates import OTHERS, TEMPLATES, chatting
 from zoexport.core.errors import BundleError, DataError
 from zoexport.data.chat_form import ChatForm, chat_form
-from zoexport.session.tokenizer import Tokenizer
+from zoexport.session.data import Tokenizer
 
 _CONTENTS = [
     *(

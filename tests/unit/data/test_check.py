@@ -10,8 +10,7 @@ import pytest
 
 from tests.unit.data.test_bundle_tokenizer import bundle as bundle  # the fixture
 from zoexport.cli.main import run
-from zoexport.session.examples import read_examples
-from zoexport.session.tokenizer import Tokenizer
+from zoexport.session.data import Tokenizer, read_examples
 
 CHOICES = ["a", "b"]
 GOOD: list[dict[str, Any]] = [

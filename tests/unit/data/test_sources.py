@@ -19,7 +19,7 @@ from tests.unit.data.test_bundle_tokenizer import bundle as bundle  # the fixtur
 from zoexport.core.errors import ConfigError, DataError
 from zoexport.data.sources import DataSource, opened
 from zoexport.data.sources.columns import parse_columns
-from zoexport.session.examples import read_examples
+from zoexport.session.data import read_examples
 
 ROWS: list[dict[str, Any]] = [
     {"prompt": "It was", "completion": " great"},

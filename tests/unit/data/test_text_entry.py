@@ -7,7 +7,7 @@ from transformers import AutoTokenizer
 from tests.support.compiled import Compiler
 from tests.support.text_checks import compare
 from zoexport.core import manifest
-from zoexport.session.tokenizer import Tokenizer
+from zoexport.session.data import Tokenizer
 
 
 def test_a_compiled_bundle_has_its_models_text() -> None:

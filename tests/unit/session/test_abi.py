@@ -1,163 +1,98 @@
-"""The C interface itself: structs of older and newer callers, calls within calls, and what other threads may do."""
+"""The C interface itself: options, calls within calls, and other threads."""
 
 from __future__ import annotations
 
-import ctypes
 import json
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support import split_bundles
 from tests.support.bundles import FROZEN, SLOT, LinearModel
 from tests.support.sessions import open_session
 from tests.support.signed import make_keys
-from tests.support.split_bundles import SplitModel
 from zoexport.core import manifest
-from zoexport.core.errors import BundleError, Cancelled, ConfigError, ZoExportError
-from zoexport.session import Dataset, Session, StepProgress, Tensor, abi, structs
+from zoexport.core.errors import BundleError, Cancelled, ConfigError
+from zoexport.session import Dataset, Session, StepProgress, Tensor, abi
 
 
-class LongInfo(structs.Info):
-    """zo_info of a release to come."""
-
-    _fields_ = (("later", ctypes.c_uint64),)
-
-
-class LongRun(structs.Run):
-    """zo_run of a release to come."""
-
-    _fields_ = (("later", ctypes.c_uint64),)
+def manifest_of(bundle: Path, options: dict[str, object] | None = None) -> Any:
+    given = None if options is None else abi.options(options)
+    return abi.result("zo_bundle_manifest", abi.path_bytes(bundle), given)
 
 
-def open_with(bundle: Path, options: ctypes.Structure, size: int) -> None:
-    options.struct_size = size
-    handle = ctypes.c_void_p()
-    given = ctypes.cast(ctypes.byref(options), ctypes.POINTER(structs.OpenOptions))
-    abi.call("zo_session_open", abi.path_bytes(bundle), given, ctypes.byref(handle))
-    abi.library().zo_session_close(handle)
-
-
-def test_an_older_caller_leaves_out_what_came_later(bundle: Path) -> None:
-    engine = structs.Engine(ctypes.sizeof(structs.Engine), None, structs.RUN_PROGRAM(lambda *_: 1))
-    options = structs.OpenOptions(0, 0, 0, ctypes.pointer(engine))
-    # What lies behind the struct of an older caller is not the folder's address.
-    ctypes.memset(ctypes.addressof(options) + structs.OpenOptions.cache.offset, 0xFF, 8)
-    open_with(bundle, options, structs.OpenOptions.cache.offset)
-    for size in (0, 4, structs.OpenOptions.cache.offset - 1, 4097):
-        with pytest.raises(ConfigError, match=rf"zo_open_options\.struct_size: found {size}"):
-            open_with(bundle, options, size)
-    engine.struct_size = 4
-    with pytest.raises(ConfigError, match=r"zo_engine\.struct_size: found 4"):
-        open_with(bundle, options, structs.OpenOptions.cache.offset)
-
-
-class Engines(ctypes.Structure):
-    """zo_engines, which Python has no use for."""
-
-    _fields_ = (
-        ("struct_size", ctypes.c_uint32),
-        ("own", ctypes.c_char * 64),
-        ("fallback", ctypes.c_char * 64),
-    )
-
-
-def engines_of(
-    bundle: Path, size: int = ctypes.sizeof(Engines), keys: bytes | None = None
-) -> tuple[str, str]:
-    options = structs.sized(structs.OpenOptions)
-    options.trusted_keys = keys
-    found = Engines(struct_size=size)
-    arguments = (abi.path_bytes(bundle), ctypes.byref(options), ctypes.byref(found))
-    abi.call("zo_bundle_engines", *arguments)
-    return found.own.decode(), found.fallback.decode()
-
-
-def test_the_engines_of_a_bundle_are_those_of_its_manifest(bundle: Path, tmp_path: Path) -> None:
-    assert engines_of(bundle) == ("test", "")
-    content = manifest.read(bundle)
-    program = content["programs"][0]["file"]
-    content |= {"engine": "e" * 63 + "é", "fallback": {"engine": "executorch", "file": program}}
-    content["bundle_id"] = manifest.bundle_id(content)
-    (bundle / manifest.FILE).write_text(json.dumps(content))
-    # No engine of such a name is asked for; what is too long is cut, at a character.
-    assert engines_of(bundle) == ("e" * 63, "executorch")
-    with pytest.raises(ConfigError, match=r"zo_engines\.struct_size: found 4"):
-        engines_of(bundle, size=4)
+def test_the_manifest_of_a_bundle(bundle: Path, tmp_path: Path) -> None:
+    assert manifest_of(bundle) == manifest_of(bundle, {}) == manifest.read(bundle)
     keys = make_keys(tmp_path / "keys")
     with pytest.raises(BundleError, match="no signature"):
-        engines_of(bundle, keys=keys.pub.read_bytes())
+        manifest_of(bundle, {"trusted_keys": [keys.pub.read_text()]})
     with pytest.raises(BundleError, match="no such folder"):
-        engines_of(tmp_path / "none")
+        manifest_of(tmp_path / "none")
+    (bundle / manifest.FILE).write_text(json.dumps({**manifest.read(bundle), "target": "other"}))
+    with pytest.raises(BundleError, match="and other content"):
+        manifest_of(bundle)
 
 
-def test_a_request_of_an_older_caller_has_no_engine(bundle: Path, tmp_path: Path) -> None:
-    handle = ctypes.c_void_p()
-    abi.call("zo_job_open", abi.path_bytes(tmp_path / "job"), ctypes.byref(handle))
-    job, options = handle.value, structs.sized(structs.OpenOptions)
-    data = tmp_path / "data.jsonl"
-    request = structs.JobRequest(
-        bundle=abi.path_bytes(bundle), data=abi.path_bytes(data), steps=1, engine_name=b"mlx"
-    )
-    for size, said in (
-        (structs.JobRequest.engine_name.offset, "found the engine test"),
-        (ctypes.sizeof(structs.JobRequest), "engine: found mlx; expected test"),
-    ):
-        request.struct_size = size
-        with pytest.raises(ZoExportError, match=said):
-            abi.call("zo_job_start", job, ctypes.byref(request), 0, ctypes.byref(options))
-    abi.library().zo_job_close(handle)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"thread": 2}, "option 'thread': found no such option; .*Did you mean 'threads'"),
+        ({"threads": "2"}, "option 'threads': found '2'; expected a whole number of at least 0"),
+        ({"threads": 2000}, "option 'threads': found 2000; .*at most 1024"),
+        ({"threads": -1}, "option 'threads': found -1"),
+        ({"verify": 1}, "option 'verify': found 1; expected true or false"),
+        ({"engine": 1}, "option 'engine': found 1; expected a text"),
+        ({"packed_weights": "a\0b"}, "option 'packed_weights': .*without zero characters"),
+        ({"threads": 1.5}, "option 'threads': found 1.5"),
+        ({"trusted_keys": "key"}, "option 'trusted_keys': found 'key'; expected a list"),
+        ({"trusted_keys": [1]}, "option 'trusted_keys': found 1"),
+        ([1], "options of open: found .1.; expected a JSON object"),
+    ],
+)
+def test_options_are_checked_by_name_type_and_range(
+    bundle: Path, options: object, message: str
+) -> None:
+    given = json.dumps(options).encode()
+    with pytest.raises(ConfigError, match=message):
+        abi.handle("zo_session_open", abi.path_bytes(bundle), given, None)
 
 
-def test_an_older_info_has_no_bytes_of_a_device(bundle: Path) -> None:
+def test_options_that_are_not_json_are_refused(bundle: Path) -> None:
+    for text in (b"", b"{", b'{"threads": 1, "threads": 2}'):
+        with pytest.raises(ConfigError, match="options of open: found"):
+            abi.handle("zo_session_open", abi.path_bytes(bundle), text, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"lr": 0}, "setting 'lr': found 0; expected a number above 0"),
+        ({"lr": 1e300}, "setting 'lr'"),
+        ({"batch": 1.5}, "setting 'batch': found 1.5; expected a whole number of at least 1"),
+        ({"batch": 2**32}, "setting 'batch'"),
+        ({"loss": "dpa"}, "setting 'loss': found 'dpa'; expected full, choices, dpo or orpo"),
+        ({"lr_shedule": "linear"}, "no such setting.*Did you mean 'lr_schedule'"),
+        ({"seq_len": 9}, "setting 'seq_len': found a setting that is compiled into the bundle"),
+    ],
+)
+def test_settings_are_checked_by_the_table(
+    bundle: Path, change: dict[str, Any], message: str
+) -> None:
     with open_session(bundle) as session:
-        info = structs.Info(struct_size=structs.Info.device_bytes.offset, device_bytes=77)
-        abi.call("zo_session_info", session.handle, ctypes.byref(info))
-        assert (info.rows, info.device_bytes) == (2, 77)
-        assert session.info.device_bytes == 0
+        before = session.settings
+        with pytest.raises(ConfigError, match=message):
+            session.configure(batch=2, **change) if "batch" not in change else session.configure(
+                **change
+            )
+        assert session.settings == before
 
 
 def test_an_engine_that_counts_no_kernels_has_none(bundle: Path) -> None:
     with open_session(bundle) as session:
-        # Python has no use for the call, and does not know its types.
-        handle, room = ctypes.c_void_p(session.handle), ctypes.create_string_buffer(64)
-        with pytest.raises(ConfigError, match="index: found 0; expected below 0"):
-            abi.call("zo_session_kernel_cost", handle, 0, room)
-
-
-def test_an_older_run_keeps_what_it_does_not_know(tmp_path: Path) -> None:
-    path = split_bundles.write_bundle(tmp_path / "split", settings={"weight_decay": 0.25})
-    with Session.open(path, engine=SplitModel()) as session:
-        session.configure(clip=2.0, checkpoint_every=3)
-        run = structs.Run(struct_size=structs.Run.momentum.offset, momentum=9.0)
-        abi.call("zo_session_run", session.handle, ctypes.byref(run))
-        assert (run.lr, run.momentum) == (0.02, 9.0)
-        run.lr = 0.5
-        abi.call("zo_session_configure", session.handle, ctypes.byref(run))
-        now = session.run
-        assert (now.lr, now.weight_decay, now.clip, now.checkpoint_every) == (0.5, 0.25, 2.0, 3)
-
-
-def test_a_newer_caller_gets_and_gives_zero(bundle: Path) -> None:
-    with open_session(bundle) as session:
-        info = LongInfo(struct_size=ctypes.sizeof(LongInfo), later=77)
-        pointer = ctypes.cast(ctypes.byref(info), ctypes.POINTER(structs.Info))
-        abi.call("zo_session_info", session.handle, pointer)
-        assert (info.rows, info.later, info.struct_size) == (2, 0, ctypes.sizeof(LongInfo))
-
-        run = LongRun(struct_size=ctypes.sizeof(LongRun))
-        given = ctypes.cast(ctypes.byref(run), ctypes.POINTER(structs.Run))
-        abi.call("zo_session_run", session.handle, given)
-        run.lr = 0.125
-        abi.call("zo_session_configure", session.handle, given)
-        assert session.run.lr == 0.125
-        run.later = 1
-        with pytest.raises(ConfigError, match="zo_run: found a field that this library does not"):
-            abi.call("zo_session_configure", session.handle, given)
-        with pytest.raises(ConfigError, match=r"zo_info\.struct_size: found 0"):
-            abi.call("zo_session_info", session.handle, ctypes.byref(structs.Info()))
+        assert session.costs["kernels"] == []
+        assert {one["name"] for one in session.costs["programs"]} == {"train", "evaluate"}
 
 
 def test_a_call_from_within_a_call_is_refused(bundle: Path, dataset: Dataset) -> None:

@@ -13,7 +13,7 @@ from tests.support.tiny_models import tiny_tokenizer
 from tests.unit.session.test_read_examples import bundle, same, write
 from zoexport.data.examples import IGNORED
 from zoexport.session import Dataset
-from zoexport.session.tokenizer import Tokenizer
+from zoexport.session.data import Tokenizer
 
 START, END = ("<|im_start|>", 1), ("<|im_end|>", 2)
 AROUND: dict[str, Any] = {

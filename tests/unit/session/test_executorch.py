@@ -52,15 +52,15 @@ def test_the_runner_is_the_same_session(bundle: Path, tmp_path: Path) -> None:
     path = write_examples(tmp_path / "examples.jsonl", examples)
     state = tmp_path / "state"
     common = ["--bundle", bundle, "--examples", path, "--state", state, "--json"]
-    options = ["--lr", "0.05", "--seed", "9", "--loss", "choices", "--schedule", "cosine"]
-    trained = run("train", *common, *options, "--steps", "3")
+    settings = ["--set", "lr=0.05", "--set", "loss=choices", "--set", "lr_schedule=cosine"]
+    trained = run("train", *common, *settings, "--seed", "9", "--steps", "3")
     assert set(trained) == {
         "steps", "losses", "step_seconds_median", "peak_rss_mb", "peak_anonymous_mb", "state",
         "evaluations", "best_step",
     }  # fmt: skip
     assert trained["steps"] == 3 and trained["peak_anonymous_mb"] < trained["peak_rss_mb"]
-    run("train", *common, *options[:2], "--loss", "choices", "--schedule", "cosine", "--steps", "5")
-    evaluated = run("eval", *common, "--loss", "choices")
+    run("train", *common, *settings, "--steps", "5")
+    evaluated = run("eval", *common, "--set", "loss=choices")
     with make_dataset(examples) as dataset, Session.open(bundle) as session:
         session.configure(lr=0.05, seed=9, loss="choices", lr_schedule="cosine")
         session.train(dataset, 3)
@@ -103,16 +103,25 @@ def run(*arguments: object) -> dict[str, Any]:
     return dict(json.loads(found.stdout))
 
 
+TRAIN = ["train", "--bundle", "x", "--examples", "y", "--state", "z"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([], "VERB"),
         (["fly"], "'fly'"),
-        (["train", "--lr", "0"], "option --lr: found '0'"),
-        (["train", "--clip", "-1"], "option --clip: found '-1'"),
-        (["train", "--steps", "-1"], "option --steps: found '-1'"),
-        (["train", "--bach", "1"], "option --bach"),
-        (["train", "--batch"], "option --batch: found nothing after it"),
+        (
+            [*TRAIN, "--steps", "1", "--set", "lr=0"],
+            "setting 'lr': found 0; expected a number above",
+        ),
+        ([*TRAIN, "--steps", "1", "--set", "bach=1"], "no such setting"),
+        ([*TRAIN, "--steps", "1", "--set", "batch"], "option --set: found 'batch'"),
+        ([*TRAIN, "--steps", "-1"], "option 'steps': found -1"),
+        ([*TRAIN, "--steps", "many"], "option --steps: found 'many'; expected a number"),
+        ([*TRAIN, "--steps", "1", "--keep", "all"], "option 'keep': found 'all'"),
+        (["train", "--bach", "1"], "option --bach: found no such option"),
+        (["train", "--steps"], "option --steps: found nothing after it"),
         (["train", "--bundle", "x", "--examples", "y"], "option --state"),
         (["eval", "--bundle", "x"], "option --data"),
     ],

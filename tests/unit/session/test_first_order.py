@@ -104,7 +104,7 @@ def check_run(
             report = session.step(dataset, indices)
             torch_optimizer.zero_grad()
             kind = settings.get("loss", "full")
-            beta = settings.get(f"{kind}_beta", 0.1)
+            beta = settings.get(f"{kind}.beta", 0.1)
             loss = expected_loss(
                 *(state, [examples[i] for i in indices], kind, beta, parameters(**which)[0]),
                 settings.get("choices", "sum"),
@@ -182,8 +182,8 @@ def test_bundles_without_such_programs_refuse_to_save(tmp_path: Path) -> None:
         {"loss": "choices", "clip": 0.5, "checkpoint_every": 2},
         {"loss": "choices", "choices": "mean"},
         {"loss": "dpo"},
-        {"loss": "dpo", "dpo_beta": 2.5, "clip": 0.5, "checkpoint_every": 2},
-        {"loss": "orpo", "orpo_beta": 0.75},
+        {"loss": "dpo", "dpo.beta": 2.5, "clip": 0.5, "checkpoint_every": 2},
+        {"loss": "orpo", "orpo.beta": 0.75},
     ],
 )
 def test_adamw_is_torchs(tmp_path: Path, settings: dict[str, Any]) -> None:

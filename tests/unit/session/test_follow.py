@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import math
 from pathlib import Path
@@ -15,7 +14,7 @@ from tests.support.bundles import SLOT, LinearModel
 from tests.support.sessions import open_session, state_bytes, values
 from tests.unit.session.test_split_manifest import rewrite
 from zoexport.core.errors import ConfigError, StateError
-from zoexport.session import Dataset, Record, Session, abi, structs
+from zoexport.session import Dataset, Record, Session
 
 SEED = 19
 
@@ -162,32 +161,12 @@ def test_first_order_records_do_not_tell(tmp_path: Path) -> None:
         session.follow([Record(0, 1e-3, 1e-2, 1.0, ())])
 
 
-def test_structs_of_a_newer_host(bundle: Path, dataset: Dataset) -> None:
-    """The first struct's size is the distance between all of them."""
-
-    class LongRecord(ctypes.Structure):
-        _fields_ = (*structs.Record._fields_, ("later", ctypes.c_uint64))
-
-    size = ctypes.sizeof(LongRecord)
-    records = trained(bundle, None, dataset, 3)
-    given = (LongRecord * 3)(*(LongRecord(size, r.step, r.lr, r.eps, r.loss) for r in records))
-    gradients = (ctypes.c_float * 6)(*(g for r in records for g in r.gradients))
-    pointer = ctypes.cast(given, ctypes.POINTER(structs.Record))
-    with open_session(bundle) as session:
-        session.configure(seed=SEED)
-        abi.call("zo_session_follow", session.handle, pointer, gradients, 3)
-        assert [session.record(index) for index in range(3)] == records
-        given[1].struct_size = size - 4
-        with pytest.raises(ConfigError, match=r"zo_record\.struct_size"):
-            abi.call("zo_session_follow", session.handle, pointer, gradients, 3)
-
-
 def test_forward_differences_share_one_loss(tmp_path: Path, dataset: Dataset) -> None:
     bundle = bundles.write_bundle(tmp_path / "bundle", method="mezo")
     model = LinearModel()
     with Session.open(bundle, engine=model) as session:
         session.configure(difference="forward")
-        assert session.run.difference == "forward"
+        assert session.settings["difference"] == "forward"
         first = session.step(dataset, [0])
         calls = [given for program, given in model.calls if program == "train"]
         assert [float(given["epsilon"][0]) for given in calls] == pytest.approx([0.0, 1e-2, 1e-2])

@@ -302,14 +302,14 @@ def test_integers_pass_as_they_are(bundle: Path, tmp_path: Path, dataset: Datase
         assert session.read_slot(TABLE).tobytes() == initial_values()[TABLE].tobytes()
 
 
-def test_a_slot_of_integers_is_not_read_as_floats(bundle: Path) -> None:
+def test_a_slot_of_integers_passes_in_its_own_dtype(bundle: Path) -> None:
     from zoexport.session import abi
 
     room = (abi.c_float * 64)()
     with open_session(bundle) as session:
         for name in ("codes.0", TABLE):
-            with pytest.raises(ConfigError, match=f"slot {name}: found a slot of u?int.*a slot's"):
-                abi.call("zo_session_read_slot", session.handle, name.encode(), 1, room, 64)
+            with pytest.raises(ConfigError, match=f"slot {name}: found 252 bytes; .* of u?int"):
+                abi.call("zo_session_read_slot", session.handle, name.encode(), 1, room, 252)
 
 
 def test_parity_sees_integers(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,7 +331,9 @@ def test_parity_sees_integers(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_another_eps_is_refused(bundle: Path, dataset: Dataset) -> None:
     with open_session(bundle) as session:
-        with pytest.raises(ConfigError, match=r"eps: found 0\.5.*expected 0\.75.*compile the bun"):
+        with pytest.raises(
+            ConfigError, match=r"'eps': found 0\.5.*expected 0\.75.*compile the bun"
+        ):
             session.configure(eps=0.5)
         session.configure(eps=EPS, lr=1.0)
         session.train(dataset, 2)

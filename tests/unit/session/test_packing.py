@@ -17,7 +17,7 @@ from zoexport.core.errors import ConfigError, DataError
 from zoexport.data import tokenize_file, write_examples
 from zoexport.data.examples import IGNORED, Candidate, Example
 from zoexport.session import Dataset
-from zoexport.session.tokenizer import Tokenizer
+from zoexport.session.data import Tokenizer
 
 END = 0
 """The id of GPT-2's <|endoftext|> in the tests' tokenizer."""

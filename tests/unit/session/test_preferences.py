@@ -208,18 +208,18 @@ def test_betas_are_the_runs(run: Run) -> None:
     run.train("run", 4)
     before = (run.folder / "run" / "reference.json").read_bytes()
     with pytest.raises(StateError, match=r"dpo\.beta 0\.5; expected dpo\.beta 0\.25"):
-        run.train("run", dpo_beta=0.25)
+        run.train("run", **{"dpo.beta": 0.25})
     with pytest.raises(StateError, match="loss dpo; expected loss orpo"):
         run.train("run", loss="orpo")
-    run.train("run", 6, change_settings=True, dpo_beta=0.25)
+    run.train("run", 6, change_settings=True, **{"dpo.beta": 0.25})
     # The scores do not depend on it.
     assert (run.folder / "run" / "reference.json").read_bytes() == before
     with run.open() as session:
         session.attach(run.folder / "run")
-        assert (session.run.loss, session.run.dpo_beta) == ("dpo", 0.25)
-        for change in ({"dpo_beta": 0.0}, {"orpo.beta": -1.0}, {"dpo_beta": float("nan")}):
-            name = next(iter(change)).replace("_", ".")
-            with pytest.raises(ConfigError, match=rf"{name}: found .* above 0"):
+        assert (session.settings["loss"], session.settings["dpo.beta"]) == ("dpo", 0.25)
+        for change in ({"dpo.beta": 0.0}, {"orpo.beta": -1.0}):
+            name = next(iter(change))
+            with pytest.raises(ConfigError, match=f"{name}': found .* above 0"):
                 session.configure(**change)
 
 

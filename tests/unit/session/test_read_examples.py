@@ -19,7 +19,7 @@ from zoexport.core.errors import Cancelled, ConfigError, DataError
 from zoexport.data import tokenize_file, write_examples
 from zoexport.data.chat_form import ChatForm, chat_form
 from zoexport.session import Dataset
-from zoexport.session.tokenizer import Tokenizer
+from zoexport.session.data import Tokenizer
 
 VOCABULARY = 4000
 PROMPT = "The film is warm. It was <mask>. Nobody should miss it"

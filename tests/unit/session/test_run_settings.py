@@ -44,12 +44,12 @@ def test_a_run_keeps_its_settings(bundle: Path, state: Path, dataset: Dataset) -
         session.train(dataset, 6)
         whole = state_bytes(session)
     with resumed(bundle, state) as session:
-        assert (session.run.lr, session.run.batch) == (0.25, 3)
+        assert (session.settings["lr"], session.settings["batch"]) == (0.25, 3)
         session.train(dataset, 6)
         assert state_bytes(session) == whole
     # What is only read is evaluated as the bundle says.
     with open_session(bundle, state, read_only=True) as session:
-        assert session.run.lr == 0.5
+        assert session.settings["lr"] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_changes_are_taken_and_kept(bundle: Path, state: Path, dataset: Dataset)
     assert rates == [0.25] * 3 + [0.125] * 2
     with make_dataset(bundles.text_examples()[:5]) as fewer:
         with resumed(bundle, state) as session:
-            assert session.run.lr == 0.125
+            assert session.settings["lr"] == 0.125
             with pytest.raises(StateError, match=r"7 examples of digest .* expected 5 examples of"):
                 session.train(fewer, 9)
             # No step is left to take: that is refused all the same.
@@ -107,6 +107,9 @@ def test_changes_are_taken_and_kept(bundle: Path, state: Path, dataset: Dataset)
         "difference": "central",
         "warmup": 0,
         "pack": "off",
+        "choices": "sum",
+        "dpo.beta": 0.1,
+        "orpo.beta": 0.1,
     }
     assert described["data"]["examples"] == 5
     first, second, third = described["changes"]

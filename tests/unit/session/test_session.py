@@ -145,7 +145,7 @@ def test_the_rate_rises_over_the_warmup(
         session.train(dataset, 8)
         assert [session.record(i).lr for i in range(8)] == rates
     with open_session(bundle, tmp_path / "state") as session:
-        assert session.run.warmup == warmup  # the run's
+        assert session.settings["warmup"] == warmup  # the run's
 
 
 def test_a_step_reports_its_losses(bundle: Path, dataset: Dataset) -> None:

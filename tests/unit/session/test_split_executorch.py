@@ -83,7 +83,8 @@ def test_runs_the_stages(bundle: Path) -> None:
 def test_the_runner_takes_the_settings_of_an_optimizer(bundle: Path, tmp_path: Path) -> None:
     examples = bundles.text_examples()
     path, state = write_examples(tmp_path / "examples.jsonl", examples), tmp_path / "state"
-    options = ["--weight-decay", "5", "--clip", "0", "--checkpoint-every", "2", "--momentum", "0"]
+    settings = ("weight_decay=5", "clip=0", "checkpoint_every=2", "momentum=0")
+    options = [part for setting in settings for part in ("--set", setting)]
     command = ["train", "--bundle", bundle, "--examples", path, "--state", state, "--steps", "3"]
     line = [str(runner_path()), *map(str, command), *options]
     subprocess.run(line, capture_output=True, check=True)

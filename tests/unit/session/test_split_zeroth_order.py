@@ -256,17 +256,10 @@ def test_resumes_and_evaluates(tmp_path: Path, method: str) -> None:
 
 
 def test_the_plan_decides_and_no_name(tmp_path: Path) -> None:
-    """A method of any name; and bundles of 0.1.0, which say by their settings what a plan says now."""
+    """A method of any name takes the steps of its plan."""
     found = []
-    for name, former in (("prge", False), ("another", False), ("prge", True), ("mezo", True)):
-        path = split_bundles.write_bundle(tmp_path / f"{name}-{former}", method=name)
-        if former:
-
-            def change(manifest: dict[str, Any], name: str = name) -> None:
-                del manifest["step"]
-                manifest["settings"] |= {"difference": "central"} if name == "mezo" else {}
-
-            rewrite(path, change)
+    for name in ("prge", "another"):
+        path = split_bundles.write_bundle(tmp_path / name, method=name)
         model = SplitModel()
         with make_dataset(EXAMPLES) as dataset, Session.open(path, engine=model) as session:
             session.train(dataset, 3)
@@ -274,7 +267,7 @@ def test_the_plan_decides_and_no_name(tmp_path: Path) -> None:
                 ([session.record(i) for i in range(3)], model.calls[1].startswith("embed"))
             )
     assert all(records == found[0][0] for records, _ in found)
-    assert [together for _, together in found] == [True, False, True, False]
+    assert [together for _, together in found] == [True, False]
 
 
 LEVEL = {"begin": 0, "directions": 2, "difference": "central"}

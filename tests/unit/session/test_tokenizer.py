@@ -14,7 +14,7 @@ import pytest
 from tests.support import character_tables, tokenizers, unicode_tables
 from tests.support.text_checks import compare
 from zoexport.core.errors import BundleError, DataError, ZoExportError
-from zoexport.session.tokenizer import Tokenizer
+from zoexport.session.data import Tokenizer
 
 Change = Callable[[dict[str, Any]], object]
 

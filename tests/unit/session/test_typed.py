@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,9 @@ from tests.support.chat_templates import chatting
 from tests.support.tiny_models import CHAT_TEMPLATE
 from tests.unit.session.test_read_examples import bundle, same, write
 from zoexport.core.errors import BundleError, ConfigError, DataError, StateError
-from zoexport.session import Dataset, abi, structs
+from zoexport.session import Dataset, abi
+from zoexport.session.data import Tokenizer
 from zoexport.session.job import Typed, write_typed
-from zoexport.session.tokenizer import Tokenizer
 
 CHAT = (
     ("system", 'Be "brief".\n'),
@@ -87,10 +85,9 @@ def test_more_is_added_or_takes_its_place(tmp_path: Path) -> None:
             "example 2, message 2",
             "the role 'tool'",
         ),
-        (Typed(messages=(("user", "\ud83d"), *CHAT[2:3])), "example 2, message 1", "not UTF-8"),
+        (Typed(messages=(("user", "\ud83d"), *CHAT[2:3])), "example 2", "no character of UTF-8"),
         (Typed("a", ""), "example 2", "an empty 'completion'"),
-        (Typed("\udc00", "b"), "example 2, prompt", "not UTF-8"),
-        (Typed("a", "b\0"), "example 2", "a zero character"),
+        (Typed("\udc00", "b"), "example 2", "no character of UTF-8"),
     ],
 )
 def test_what_could_not_be_learned_changes_nothing(
@@ -110,25 +107,20 @@ def test_what_could_not_be_learned_changes_nothing(
 
 
 def test_callers_of_c(tmp_path: Path) -> None:
-    """Both forms at once, half a form, structs of other sizes."""
+    """Both forms at once, half a form, no example at all."""
     path = tmp_path / "typed.jsonl"
 
-    def given(examples: Sequence[structs.TypedExample]) -> None:
-        array = (structs.TypedExample * len(examples))(*examples)
-        abi.call("zo_typed_write", abi.path_bytes(path), array, len(array), 0)
+    def given(examples: object) -> None:
+        abi.call("zo_typed_write", abi.path_bytes(path), json.dumps(examples).encode(), 0)
 
-    size = ctypes.sizeof(structs.TypedExample)
-    turns = structs.messages([("assistant", "a")])
-    for example, found in (
-        (structs.TypedExample(size, 0, b"a", b"b", turns, 1), "a prompt and messages"),
-        (structs.TypedExample(size, 0, b"a"), "a null pointer"),
-        (structs.TypedExample(size, message_count=1), "a null pointer"),
-        (structs.TypedExample(8, 0, b"a", b"b"), "8"),
-    ):
-        with pytest.raises(ConfigError, match=f"found {found}"):
+    both = {"prompt": "a", "completion": "b", "messages": [{"role": "assistant", "content": "a"}]}
+    for example in (both, {"prompt": "a"}, {"messages": [{"role": "assistant"}]}, {}, 7):
+        with pytest.raises((ConfigError, DataError), match="example 1"):
             given([example])
         assert not path.exists()
-    given([structs.TypedExample(size, 0, b"a", b"b")])
+    with pytest.raises(ConfigError, match="examples: found no list"):
+        given({"prompt": "a"})
+    given([{"prompt": "a", "completion": "b", "messages": None}])
     assert json.loads(path.read_text("utf-8")) == {"prompt": "a", "completion": "b"}
     with pytest.raises(StateError):
         write_typed(tmp_path / "nowhere" / "typed.jsonl", EXAMPLES)

@@ -21,13 +21,13 @@ class FzooConfig(WholeOrLayers):
     eps: float = setting(
         None,
         above=0,
-        runtime=True,
+        phase="run",
         help="perturbation scale (split=whole: 1e-2, split=layers: 1e-3)",
     )
     lr: float = setting(
         5e-3,
         above=0,
-        runtime=True,
+        phase="run",
         help="learning rate: how far a step goes along the gradient, however long that is",
     )
 

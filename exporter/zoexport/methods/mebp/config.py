@@ -17,27 +17,29 @@ class MebpConfig(LoraSettings):
     first_order: ClassVar[bool] = True
 
     seq_len: int = setting(256, at_least=2, help="tokens a row; longer examples are shortened")
-    batch: int = setting(1, at_least=1, help="examples a step, and rows in one call")
+    batch: int = setting(1, at_least=1, phase="run", help="examples a step, and rows in one call")
     optimizer: str = setting("adamw", choices=("adamw", "sgd"), help="the update rule")
-    momentum: float = setting(0.0, at_least=0, runtime=True, help="of sgd; adamw has its own")
-    weight_decay: float = setting(0.0, at_least=0, runtime=True, help="decay of the adapters")
+    momentum: float = setting(
+        0.0, at_least=0, below=1, phase="run", help="momentum of sgd; adamw has its own"
+    )
+    weight_decay: float = setting(0.0, at_least=0, phase="run", help="decay of the adapters")
     clip: float = setting(
-        1.0, at_least=0, runtime=True, help="largest norm of all gradients together; 0 is off"
+        1.0, at_least=0, phase="run", help="largest norm of all gradients together; 0 is off"
     )
     checkpoint_every: int = setting(
-        1, at_least=1, runtime=True, help="layers between two activations that are kept"
+        1, at_least=1, phase="process", help="layers between two activations that are kept"
     )
     keep_mb: int | None = setting(
         None,
         at_least=0,
-        runtime=True,
+        phase="process",
         help="MB of a mapped file for results that the backward pass need not compute again",
     )
-    lr: float = setting(1e-3, above=0, runtime=True, help="learning rate")
+    lr: float = setting(1e-3, above=0, phase="run", help="learning rate")
     lr_schedule: str = setting(
         "linear",
         choices=("constant", "linear", "cosine"),
-        runtime=True,
+        phase="run",
         help="how the rate changes over the steps",
     )
 

@@ -28,7 +28,7 @@ class MezoConfig(AdaptersOrWeights, PrgeConfig):
     difference: str = setting(
         "central",
         choices=("central", "forward"),
-        runtime=True,
+        phase="run",
         help="projected gradients from +z and -z, or from +z and one unperturbed loss",
     )
     split: str = setting(

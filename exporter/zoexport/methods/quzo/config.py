@@ -63,7 +63,7 @@ class QuzoConfig(LoraSettings):
     lr: float = setting(
         None,
         above=0,
-        runtime=True,
+        phase="run",
         help="learning rate, of numbers in grid steps (int4: 3e-3, int8: 1, adapters: 1000)",
     )
 

@@ -16,8 +16,8 @@ class SenszoqConfig(TrainingSettings):
         None, help="the file that says which weights are trained (zoexport sensitivity)"
     )
     queries: int = setting(4, at_least=1, help="random directions a step (q)")
-    eps: float = setting(1e-3, above=0, runtime=True, help="perturbation scale")
-    lr: float = setting(1e-4, above=0, runtime=True, help="learning rate")
+    eps: float = setting(1e-3, above=0, phase="run", help="perturbation scale")
+    lr: float = setting(1e-4, above=0, phase="run", help="learning rate")
 
     @property
     def trained(self) -> str:

@@ -1,0 +1,288 @@
+"""Examples and text: the tokenizer of a bundle, data sets, and data files as the session reads them (docs/text.md)."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import ctypes
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zoexport.core.errors import DataError
+from zoexport.core.types import Notice, Progress
+from zoexport.session import abi
+from zoexport.session.types import Candidate, OnPart, Read
+
+_SURROUNDING = 64
+"""Tokens that a tokenizer may write around a text, at most."""
+
+
+class Tokenizer(abi.Handle):
+    """An open tokenizer. Use it in a ``with`` statement, from one thread at a time."""
+
+    def __init__(self, handle: int) -> None:
+        super().__init__(handle, what="tokenizer", free="zo_tokenizer_close")
+
+    @classmethod
+    def open(
+        cls,
+        bundle: Path,
+        *,
+        verify: bool = True,
+        trust: Iterable[str | os.PathLike[str]] | None = None,
+    ) -> Tokenizer:
+        """Open the tokenizer of a bundle.
+
+        Args:
+            bundle: the bundle's folder.
+            verify: whether its file is hashed first; sizes are always compared.
+            trust: as for :meth:`zoexport.session.Session.open`.
+
+        Raises:
+            BundleError: no bundle, one without a tokenizer or with one of a kind that is not supported, or one that
+                is altered or signed by none of the keys.
+        """
+        given = {"verify": verify, "trusted_keys": abi.key_lines(abi.keys_of(trust))}
+        return cls(abi.handle("zo_tokenizer_open", abi.path_bytes(bundle), abi.options(given)))
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Tokens of a text; ``special``: with those that the tokenizer writes around it.
+
+        Raises:
+            DataError: the text is too long, or has half a surrogate pair.
+        """
+        given = text.encode("utf-8", "surrogatepass")
+        tokens = array.array("q", bytes(8 * (len(given) + _SURROUNDING)))
+        while True:
+            count = ctypes.c_size_t(len(tokens))
+            abi.call(
+                "zo_tokenizer_encode",
+                self.handle,
+                given,
+                len(given),
+                int(special),
+                abi.address(tokens),
+                ctypes.byref(count),
+            )
+            if count.value <= len(tokens):
+                return tokens[: count.value].tolist()
+            tokens = array.array("q", bytes(8 * count.value))
+
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """Text of tokens; without ``special`` the special ones are left out.
+
+        Raises:
+            DataError: a number that no token has.
+        """
+        given = array.array("q", tokens)
+        room = 16 * len(given) + 64
+        while True:
+            text, size = ctypes.create_string_buffer(room), ctypes.c_size_t(room)
+            abi.call(
+                *("zo_tokenizer_decode", self.handle, abi.address(given) if given else None),
+                *(len(given), int(special), text, ctypes.byref(size)),
+            )
+            if size.value <= room:
+                return text.raw[: size.value].decode()
+            room = size.value
+
+    def chat(self, messages: Sequence[tuple[str, str]], *, reply: bool = True) -> str:
+        """A conversation as the model's chat template writes it, to be encoded without ``special``.
+
+        Args:
+            messages: roles and contents.
+            reply: whether it ends where the assistant's answer begins.
+
+        Raises:
+            BundleError: the bundle has no form of conversations. DataError: an order of roles that it lacks.
+        """
+        given = [{"role": role, "content": text} for role, text in messages]
+        found = abi.result(
+            "zo_tokenizer_chat", self.handle, abi.options({"messages": given, "reply": reply})
+        )
+        return str(found["text"])
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Dataset(abi.Handle):
+    """Tokenized examples, held by the session's library."""
+
+    def __init__(self) -> None:
+        super().__init__(abi.library().zo_dataset_new(), what="dataset", free="zo_dataset_free")
+
+    def add(self, candidates: Sequence[Candidate], target: int = 0) -> None:
+        """Append an example.
+
+        Args:
+            candidates: the completions to compare; one where there are no choices.
+            target: the index of the right one.
+
+        Raises:
+            DataError: no label, unequal lengths, an impossible token or target; nothing is appended.
+        """
+        packed = (abi.Candidate * len(candidates))()
+        kept = []  # the arrays must outlive the call
+        for entry, (tokens, labels) in zip(packed, candidates, strict=True):
+            if len(tokens) != len(labels):
+                raise DataError(
+                    f"example {len(self)}",
+                    found=f"{len(tokens)} tokens and {len(labels)} labels",
+                    expected="as many labels as tokens",
+                    fix="Give -100 where nothing is to be predicted.",
+                )
+            numbers = array.array("q", tokens), array.array("q", labels)
+            kept.append(numbers)
+            entry.tokens, entry.labels = (abi.address(part) for part in numbers)
+            entry.length = len(tokens)
+        if target < 0:
+            target = len(candidates)  # refused by the library with the same message as any other
+        abi.call("zo_dataset_add", self.handle, packed, len(candidates), target)
+
+    def load(self, path: Path) -> None:
+        """Append the examples of a JSON Lines file (docs/session.md).
+
+        Raises:
+            DataError: the file, with the line at fault; nothing is appended.
+        """
+        abi.call("zo_dataset_load", self.handle, abi.path_bytes(path))
+
+    def read(
+        self,
+        path: Path,
+        tokenizer: Tokenizer,
+        *,
+        loss: str = "full",
+        pack: str = "off",
+        on_part: OnPart | None = None,
+    ) -> Read:
+        """Append the examples of a data file as people write them (docs/cli.md, "Data"), tokenized for a bundle.
+
+        Args:
+            path: JSON Lines of texts, prompts and completions, choices, conversations or pairs of answers.
+            tokenizer: the bundle's.
+            loss: of the run; every example must have what it compares: choices, or of ``dpo`` and ``orpo`` a pair.
+            pack: of the run; "on": what is compared with nothing fills rows, each an example here, and long texts are
+                divided (docs/packing.md).
+            on_part: told how many of the file's bytes are done, some twenty times a second.
+
+        Raises:
+            ConfigError: another loss or pack, or a bundle of a masked language model and examples to pack.
+            DataError: the file, with the line at fault; nothing is appended.
+            Cancelled: Ctrl-C, or ``on_part`` returned True; likewise.
+        """
+        with abi.stoppable() as callback:
+            found = abi.result(
+                *("zo_dataset_read", self.handle, tokenizer.handle, abi.path_bytes(path)),
+                *(abi.options({"loss": loss, "pack": pack}), callback(abi.ON_PART, on_part), None),
+            )
+        return Read(**found)
+
+    def write(self, path: Path) -> None:
+        """Write all examples as a file that :meth:`load` takes, whole or not at all.
+
+        Raises:
+            StateError: it cannot be written.
+        """
+        abi.call("zo_dataset_write", self.handle, abi.path_bytes(path))
+
+    def digest(self) -> str:
+        """SHA-256 of all examples in their order, in hexadecimal; what the state of a run keeps of its data."""
+        text = ctypes.create_string_buffer(65)
+        abi.call("zo_dataset_digest", self.handle, text)
+        return text.value.decode("ascii")
+
+    def __len__(self) -> int:
+        return int(abi.library().zo_dataset_size(self.handle))
+
+
+def prompts_of(data: Path) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
+    """The texts, or the roles and contents of the messages, of a file of prompts.
+
+    Raises:
+        DataError: it cannot be read, or a line is no prompt.
+    """
+    found: list[tuple[str, tuple[tuple[str, str], ...]]] = []
+
+    def take(text: bytes) -> None:
+        prompt = json.loads(text)
+        messages = tuple((one["role"], one["content"]) for one in prompt.get("messages", ()))
+        found.append((prompt.get("prompt", ""), messages))
+
+    with abi.stoppable() as callback:
+        abi.call("zo_prompts_read", abi.path_bytes(data), callback(abi.ON_JSON, take), None)
+    return found
+
+
+def reading(settings: Mapping[str, Any]) -> dict[str, str]:
+    """What of a run's settings says how its data is read, as :func:`read_examples` takes it.
+
+    Args:
+        settings: of a manifest, with what was chosen for the run.
+    """
+    return {"loss": settings["loss"], "pack": settings.get("pack", "off")}
+
+
+@contextlib.contextmanager
+def read_examples(
+    bundle: Path,
+    data: Path,
+    *,
+    loss: str = "full",
+    pack: str = "off",
+    progress: Progress | None = None,
+) -> Iterator[tuple[Dataset, dict[str, int]]]:
+    """The examples of a data file, tokenized by the bundle's tokenizer, which is closed again.
+
+    Args:
+        bundle: its folder. data: JSON Lines (docs/cli.md, "Data").
+        loss, pack: of the run, as :meth:`Dataset.read` takes them.
+        progress: called with the share of the file that is read, and with a notice if examples were shortened or end
+            without an end token.
+
+    Returns:
+        The examples; and ``examples`` and ``shortened``, how many there are (rows, where they are packed) and did not
+        fit the bundle's rows.
+
+    Raises:
+        BundleError: it has no tokenizer, an altered one, or one of a kind that the session does not know.
+        DataError: the file, with the line at fault.
+        Cancelled: Ctrl-C.
+    """
+    report = progress or (lambda phase, done: None)
+    report("tokenizing", None)
+    with Dataset() as dataset:
+        with Tokenizer.open(bundle) as tokenizer:
+            found = dataset.read(
+                data,
+                tokenizer,
+                loss=loss,
+                pack=pack,
+                on_part=lambda done, total: report("tokenizing", done / total),
+            )
+        if found.note:
+            report(Notice(found.note), None)
+        yield dataset, {"examples": len(dataset), "shortened": found.shortened}
+
+
+def write_tokens(
+    bundle: Path,
+    data: Path,
+    output: Path,
+    *,
+    loss: str = "full",
+    pack: str = "off",
+    progress: Progress | None = None,
+) -> dict[str, int]:
+    """:func:`read_examples` into a file of tokens, which :meth:`Dataset.load` and the runner take.
+
+    Raises:
+        ZoExportError: as there; ``output`` is then not written.
+    """
+    with read_examples(bundle, data, loss=loss, pack=pack, progress=progress) as (dataset, counts):
+        dataset.write(output)
+        return counts
