@@ -72,7 +72,7 @@ class LifeTest(private val case: File, private val output: File) {
         same(expected["before"], view.before)
         same(expected["after"], view.after)
         assertEquals((expected["best"] as Double).toLong(), view.bestStep)
-        assertEquals(view.bestStep, model.screen.evaluations.single { it.isBest }.step)
+        assertEquals(view.bestStep, view.evaluations.single { it.isBest }.step)
         assertEquals(case.resolve("held-out.jsonl"), model.screen.heldOut)
         val prompt = expected["prompt"] as String
         val tokens = expected["tokens"].int()
@@ -104,13 +104,13 @@ class LifeTest(private val case: File, private val output: File) {
         output.resolve("app/states").listFiles()!!.single().copyRecursively(output.resolve("state"))
     }
 
-    /** Of a model without a chat template every question is a prompt of its own. */
+    /** Without a chat template every question is a prompt of its own. */
     fun aModelWithoutATemplateIsPrompted() {
         val expected = Json.parse(case.resolve("expected.json").readText())
         newModel(case.resolve("life.pub").readLines())
         model.importBundle(case.resolve("prompts.zobundle"), "prompts.zobundle")
         model.choose(data = case.resolve("life.jsonl"), steps = 1, heldOut = null)
-        model.start(Answer.ANEW)
+        model.start(Answer.RESTART)
         work!!.join()
         repeat(2) {
             val answer = model.ask(expected["prompt"].text(), expected["tokens"].int()).untrained
@@ -120,10 +120,10 @@ class LifeTest(private val case: File, private val output: File) {
         // Nor can it learn conversations, which another can.
         model.typeTurn("How was it?", "Warm.")
         model.typeChat()
-        model.start(Answer.ANEW)
+        model.start(Answer.RESTART)
         assertContains(assertNotNull(model.screen.problem), "typed.jsonl:1, chat: found a model whose tokenizer has no chat template")
         model.choose(bundle = model.bundles.first { it.name == "life" })
-        model.start(Answer.ANEW)
+        model.start(Answer.RESTART)
         work!!.join()
         assertEquals(listOf<Any>(1L, Phase.DONE), model.screen.view.let { listOf(it.examples, it.phase) })
     }

@@ -3,7 +3,6 @@ import kotlin.test.assertContains
 import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
 import zoexport.session.Dataset
-import zoexport.session.Loss
 import zoexport.session.ZoException
 
 /** Data files, as `zoexport train` takes them. */
@@ -12,9 +11,10 @@ class RecordTest(private val bundle: File, private val texts: File, private val 
         for (name in listOf("data", "mixed")) Dataset().use { expected ->
             expected.load(texts.resolve("$name.examples.jsonl"))
             Dataset().use { found ->
-                val loss = if (name == "data") Loss.CHOICES else Loss.FULL
-                val shortened = found.read(texts.resolve("$name.jsonl"), bundle, loss)
-                assertEquals(texts.resolve("$name.shortened").readText().toLong(), shortened)
+                val loss = if (name == "data") "choices" else "full"
+                val report = found.read(texts.resolve("$name.jsonl"), bundle, mapOf("loss" to loss))
+                assertEquals(texts.resolve("$name.shortened").readText().toLong(), report.shortened)
+                assertEquals(found.size, report.examples)
                 assertEquals(expected.size, found.size)
                 assertEquals(expected.digest, found.digest)
             }
@@ -22,14 +22,14 @@ class RecordTest(private val bundle: File, private val texts: File, private val 
     }
 
     fun rowsAreThoseOfPython() = Dataset().use { found ->
-        found.read(texts.resolve("mixed.jsonl"), bundle, pack = true)
+        found.read(texts.resolve("mixed.jsonl"), bundle, mapOf("pack" to "on"))
         assertEquals(texts.resolve("mixed.packed").readText(), found.digest)
     }
 
     fun whatCannotBeUsedIsRefusedWithItsLine() = Dataset().use { dataset ->
         val good = """{"text": "a warm film"}"""
-        fun refused(file: File, loss: Loss = Loss.FULL) = assertFailsWith<ZoException.Data>(file.readText()) {
-            dataset.read(file, bundle, loss)
+        fun refused(file: File, loss: String = "full") = assertFailsWith<ZoException.Data>(file.readText()) {
+            dataset.read(file, bundle, mapOf("loss" to loss))
         }
         for ((line, found) in mapOf(
             """{"text": 3}""" to "'text' that is number",
@@ -43,7 +43,7 @@ class RecordTest(private val bundle: File, private val texts: File, private val 
             assertContains(error.found, found)
         }
         assertEquals("no examples", refused(data("\n \n")).found)
-        assertEquals("no 'choices'", refused(data(good), Loss.CHOICES).found)
+        assertEquals("no 'choices'", refused(data(good), "choices").found)
         assertFailsWith<ZoException.Data> { dataset.read(output.resolve("nothing.jsonl"), bundle) }
         assertFailsWith<ZoException.Bundle> { dataset.read(data(good), output.resolve("no bundle")) }
         assertFailsWith<ZoException.InvalidArgument> { dataset.read(data(good), bundle, trustedKeys = listOf("no key")) }

@@ -1,11 +1,11 @@
 import java.io.File
 import java.nio.ByteBuffer
 import java.nio.ByteOrder
+import kotlin.test.assertContains
 import kotlin.test.assertContentEquals
 import kotlin.test.assertEquals
 import kotlin.test.assertFailsWith
 import zoexport.session.Dataset
-import zoexport.session.Difference
 import zoexport.session.Dtype
 import zoexport.session.SlotValues
 import zoexport.session.TrainingSession
@@ -60,15 +60,16 @@ class SlotTest(private val case: File, golden: Any?) {
     /** The first step goes against the gradient, element by element. */
     fun gradientsOfAFirstOrderMethod() = examples().use { dataset ->
         open("mebp").use { session ->
-            val (before, rate) = session.readSlot(name) to session.run.lr.toFloat()
+            val (before, rate) = session.readSlot(name) to (session.settings["lr"] as Double).toFloat()
             assertFailsWith<ZoException.InvalidArgument> { session.readSlot(name, SlotValues.GRADIENT) }
+            val decay = (session.settings["weight_decay"] as Double).toFloat()
             val step = session.step(dataset, longArrayOf(2))
             assertEquals(listOf(1, 0), listOf(step.losses.size, step.gradients.size))
             val gradient = session.readSlot(name, SlotValues.GRADIENT)
             assertEquals(before.size, gradient.size)
             // AdamW's first step moves every element by the rate, against the gradient's sign, where there is one.
             val moved = session.readSlot(name).indices.count { i ->
-                val change = session.readSlot(name)[i] - before[i] * (1 - rate * session.run.weightDecay.toFloat())
+                val change = session.readSlot(name)[i] - before[i] * (1 - rate * decay)
                 gradient[i] != 0f && (change > 0) == (gradient[i] < 0)
             }
             assertEquals(before.size, moved)
@@ -77,20 +78,22 @@ class SlotTest(private val case: File, golden: Any?) {
     }
 
     fun settingsOfAFirstOrderMethodAreKept() = open("mebp").use { session ->
-        val run = session.run.copy(momentum = 0.5, weightDecay = 0.25, clip = 2.0, checkpointEvery = 2)
-        session.configure(run)
-        assertEquals(run, session.run)
-        assertFailsWith<ZoException.InvalidArgument> { session.configure(run.copy(clip = -1.0)) }
-        assertFailsWith<ZoException.InvalidArgument> { session.configure(run.copy(checkpointEvery = -1)) }
-        assertEquals(run, session.run)
+        val changes = mapOf("momentum" to 0.5, "weight_decay" to 0.25, "clip" to 2.0, "checkpoint_every" to 2)
+        val expected = session.settings + changes
+        session.configure(changes)
+        assertEquals(expected, session.settings)
+        for (wrong in listOf("clip" to -1.0, "clip" to Double.NaN, "checkpoint_every" to -1, "momentum" to "much", "none" to 1)) {
+            val refused = assertFailsWith<ZoException.InvalidArgument> { session.configure(mapOf(wrong)) }
+            assertContains(refused.where, wrong.first)
+        }
+        assertEquals(expected, session.settings)
     }
 
     fun differencesReachTheSession() = open("prge").use { session ->
-        assertEquals(Difference.CENTRAL, session.run.difference)
-        session.configure(session.run)
+        assertEquals("central", session.settings["difference"])
         // Which refuses them where a call scores all copies at once.
         assertFailsWith<ZoException.InvalidArgument> {
-            session.configure(session.run.copy(difference = Difference.FORWARD))
+            session.configure(mapOf("difference" to "forward"))
         }
     }
 

@@ -9,10 +9,7 @@ import kotlin.test.assertFailsWith
 import kotlin.test.assertTrue
 import zoexport.session.Candidate
 import zoexport.session.Dataset
-import zoexport.session.Loss
 import zoexport.session.Noise
-import zoexport.session.OnProgress
-import zoexport.session.Schedule
 import zoexport.session.SlotValues
 import zoexport.session.TrainingSession
 import zoexport.session.ZoException
@@ -32,15 +29,8 @@ class SmokeTest(private val case: File, output: File, private val golden: Any?) 
         val settings = expected["settings"]
         val seed = settings["seed"].text().toULong()
         if (state != null) attach(states.resolve(state), seed)
-        configure(
-            run.copy(
-                lr = settings["lr"] as Double,
-                batch = settings["batch"].int(),
-                loss = Loss.valueOf(settings["loss"].text().uppercase()),
-                schedule = Schedule.valueOf(settings["lr_schedule"].text().uppercase()),
-                seed = seed,
-            ),
-        )
+        val numbers = mapOf("batch" to settings["batch"].int(), "seed" to seed)
+        configure(settings.members().mapValues { (key, value) -> numbers[key] ?: checkNotNull(value) })
     }
 
     fun describesTheBundle() = open().use { session ->
@@ -57,9 +47,9 @@ class SmokeTest(private val case: File, output: File, private val golden: Any?) 
         )
         assertEquals(0, info.steps)
         val defaults = expected["defaults"]
-        assertEquals(defaults["lr"], session.run.lr)
-        assertEquals(defaults["batch"].int(), session.run.batch)
-        assertEquals(defaults["seed"].text().toULong(), session.run.seed)
+        assertEquals(defaults["lr"], session.settings["lr"])
+        assertEquals(defaults["batch"].int(), session.settings["batch"])
+        assertEquals(defaults["seed"].text().toULong(), session.settings["seed"])
         assertEquals(expected["slots"].items().size, session.slots.size)
         for ((slot, wanted) in session.slots.zip(expected["slots"].items())) {
             assertEquals(wanted["name"], slot.name)
@@ -98,10 +88,28 @@ class SmokeTest(private val case: File, output: File, private val golden: Any?) 
         }
         prepared("resumed").use { session ->
             assertEquals(3, session.info.steps)
-            assertEquals(expected["settings"]["seed"].text().toULong(), session.info.seed)
+            val seed = expected["settings"]["seed"].text().toULong()
+            assertEquals(listOf<Any?>(seed, seed), listOf(session.info.seed, session.settings["seed"]))
             session.train(dataset, steps.toLong())
             session.save()
             assertFinished(session)
+        }
+    }
+
+    fun heldOutExamplesAreEvaluated() = examples().use { dataset ->
+        examples().use { heldOut ->
+            prepared("held-out").use { session ->
+                val seen = mutableListOf<Long>()
+                session.train(dataset, 4, heldOut, evalEvery = 2, onEvaluation = { seen.add(it.step).not() })
+                assertEquals(listOf(0L, 2L, 4L), seen)
+                assertEquals(seen, session.evaluations.map { it.step })
+                val best = session.evaluations.drop(1).minBy { it.loss }
+                assertEquals(listOf(best.step), session.evaluations.filter { it.isBest }.map { it.step })
+                val totals = mutableSetOf<Long>()
+                val found = session.evaluate(heldOut) { _, total -> totals.add(total) && false }
+                assertEquals(session.evaluations.last().loss, found.loss)
+                assertEquals(setOf(heldOut.size), totals)
+            }
         }
     }
 
@@ -208,10 +216,10 @@ class SmokeTest(private val case: File, output: File, private val golden: Any?) 
         val state = states.resolve("kept")
         fun attached(rate: Double?, recover: Boolean = false, changeSettings: Boolean = false) = open().apply {
             attach(state, recover = recover, changeSettings = changeSettings)
-            if (rate != null) configure(run.copy(lr = rate, schedule = Schedule.CONSTANT))
+            if (rate != null) configure(mapOf("lr" to rate, "lr_schedule" to "constant"))
         }
         attached(0.25).use { it.train(dataset, 3) }
-        attached(null).use { assertEquals(0.25, it.run.lr) }
+        attached(null).use { assertEquals(0.25, it.settings["lr"]) }
         attached(0.5).use { session ->
             val refused = assertFailsWith<ZoException.State> { session.train(dataset, 4) }
             assertContains(refused.found, "lr 0.25")
@@ -234,14 +242,14 @@ class SmokeTest(private val case: File, output: File, private val golden: Any?) 
             // The path has characters that JNI's own encoding would change.
             val locked = assertFailsWith<ZoException.State> { open().use { it.attach(states.resolve("held")) } }
             assertContains(locked.where, states.name)
-            assertFailsWith<ZoException.State> { session.configure(session.run.copy(seed = 1u)) }
-            val rate = assertFailsWith<ZoException.InvalidArgument> { session.configure(session.run.copy(lr = 0.0)) }
-            assertEquals("lr", rate.where)
-            assertFailsWith<ZoException.InvalidArgument> { session.configure(session.run.copy(batch = -1)) }
+            assertFailsWith<ZoException.State> { session.configure(mapOf("seed" to 1u)) }
+            val rate = assertFailsWith<ZoException.InvalidArgument> { session.configure(mapOf("lr" to 0.0)) }
+            assertEquals("setting 'lr'", rate.where)
+            assertFailsWith<ZoException.InvalidArgument> { session.configure(mapOf("batch" to -1)) }
             assertEquals("slot nothing", assertFailsWith<ZoException.InvalidArgument> { session.readSlot("nothing") }.where)
             assertFailsWith<ZoException.InvalidArgument> { session.readSlot("${session.slots[0].name}\u0000") }
             assertFailsWith<ZoException.InvalidArgument> { session.record(0) }
-            session.configure(session.run.copy(lr = 1e6, schedule = Schedule.CONSTANT))
+            session.configure(mapOf("lr" to 1e6, "lr_schedule" to "constant"))
             val diverged = assertFailsWith<ZoException.Diverged> { session.train(dataset, 200) }
             assertContains(diverged.fix, "Lower lr")
         }
@@ -283,11 +291,11 @@ class SmokeTest(private val case: File, output: File, private val golden: Any?) 
         val began = CountDownLatch(1)
         var taken = 0L
         val training = thread {
-            session.train(dataset, 50, OnProgress { progress ->
+            session.train(dataset, 50) { progress ->
                 taken = progress.step
                 began.countDown()
                 false
-            })
+            }
         }
         began.await()
         session.close()
@@ -298,19 +306,19 @@ class SmokeTest(private val case: File, output: File, private val golden: Any?) 
     fun theNoiseIsTheSpecification() {
         assertEquals("zoexport-philox4x32-10/1", golden["spec"])
         for (known in golden["known_answers"].items()) {
-            val (block, tensor, query, step) = known["counter"].strings().map { it.toUInt(16) }
+            val (block, tensor, query, step) = known["counter"].strings().map { it.toUInt(16).toInt() }
             val (low, high) = known["key"].strings().map { it.toULong(16) }
-            val words = Noise.words(low or (high shl 32), block, tensor, query, step)
+            val words = Noise.words((low or (high shl 32)).toLong(), block, tensor, query, step)
             assertEquals(known["result"].strings(), words.map { it.toString(16).padStart(8, '0') })
         }
         for (stream in golden["streams"].items()) {
-            val seed = stream["seed"].text().toULong(16)
-            val (tensor, query, step) = listOf("tensor_id", "query", "step").map { (stream[it] as Double).toUInt() }
+            val seed = stream["seed"].text().toULong(16).toLong()
+            val (tensor, query, step) = listOf("tensor_id", "query", "step").map { (stream[it] as Double).toUInt().toInt() }
             val start = (stream["start"] as Double).toLong()
             val wanted = stream["words"].strings()
             val words = wanted.indices.map { i ->
                 val element = start + i
-                Noise.words(seed, (element / 4).toUInt(), tensor, query, step)[(element % 4).toInt()]
+                Noise.words(seed, (element / 4).toInt(), tensor, query, step)[(element % 4).toInt()]
             }
             assertEquals(wanted, words.map { it.toString(16).padStart(8, '0') })
             assertEquals(stream["normals"].strings(), bits(Noise.normals(seed, tensor, query, step, start, wanted.size)))
@@ -318,10 +326,10 @@ class SmokeTest(private val case: File, output: File, private val golden: Any?) 
             assertEquals(signs, Noise.signs(seed, tensor, query, step, start, wanted.size).toList())
         }
         for (order in golden["permutations"].items()) {
-            val epoch = (order["epoch"] as Double).toUInt()
+            val epoch = (order["epoch"] as Double).toUInt().toInt()
             assertEquals(
                 order["order"].items().map { it.int() },
-                Noise.permutation(order["seed"].text().toULong(16), epoch, order["n"].int()).toList(),
+                Noise.permutation(order["seed"].text().toULong(16).toLong(), epoch, order["n"].int()),
             )
         }
         assertTrue(golden["streams"].items().size >= 10 && golden["permutations"].items().size >= 5)
@@ -357,6 +365,7 @@ class SmokeTest(private val case: File, output: File, private val golden: Any?) 
         "describes the bundle" to ::describesTheBundle,
         "trains as Python does" to ::trainsAsPythonDoes,
         "cancelled and reopened, it goes on as the same run" to ::cancelledAndReopenedItGoesOnAsTheSameRun,
+        "held-out examples are evaluated" to ::heldOutExamplesAreEvaluated,
         "another thread cancels" to ::anotherThreadCancels,
         "opens only what a trusted key signed" to ::opensOnlyWhatATrustedKeySigned,
         "packed weights are kept in the folder" to ::packedWeightsAreKeptInTheFolder,

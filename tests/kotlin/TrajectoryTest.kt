@@ -24,7 +24,7 @@ class TrajectoryTest(private val case: File, private val golden: Any?) {
         assertEquals(listOf("prge", "mebp"), runs.map { it["method"] })
         for (run in runs) TrainingSession.open(bundle(run)).use { session ->
             assertEquals(run["seed"].text().toULong(16), session.info.seed)
-            session.configure(session.run.copy(totalSteps = run["steps"].int().toLong()))
+            session.configure(mapOf("total_steps" to run["steps"].int()))
             for ((number, batch) in run["batches"].items().withIndex()) {
                 val step = session.step(dataset, batch.items().map { it.int().toLong() }.toLongArray())
                 val losses = run["losses"].items()[number].items().map { it as Double }
@@ -52,7 +52,7 @@ class TrajectoryTest(private val case: File, private val golden: Any?) {
             val steps = run["steps"].int().toLong()
             looped.train(dataset, steps)
             TrainingSession.open(bundle(run)).use { stepped ->
-                stepped.configure(stepped.run.copy(totalSteps = steps))
+                stepped.configure(mapOf("total_steps" to steps))
                 for ((number, batch) in run["batches"].items().withIndex()) {
                     stepped.step(dataset, batch.items().map { it.int().toLong() }.toLongArray())
                     val (one, other) = listOf(looped, stepped).map { it.record(number.toLong()) }

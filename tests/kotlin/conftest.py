@@ -11,6 +11,8 @@ from tests.support.hosts import BUILD, needed, run
 
 FOLDER = BUILD / "kotlin"
 COMPILER = FOLDER / "node_modules" / "kotlin-compiler"
+#: ``org.json`` as Android has it.
+JSON = Path("/usr/share/java/com.android.json.jar")
 QUICK = {"JAVA_OPTS": "-Xmx768M -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """For half a minute's work the JVM's second compiler costs more than it gives: 19 s of the processor and not 45."""
 HERE = Path(__file__).parent
@@ -22,6 +24,10 @@ def java() -> Path:
         "javac",
         "a JDK, version 17 or newer (Debian, Ubuntu: apt-get install default-jdk-headless)",
     )
+    if not JSON.is_file():
+        pytest.fail(
+            f"{JSON} was not found. Install libandroid-json-java (Debian, Ubuntu).", pytrace=False
+        )
     return needed("java", "a JDK, version 17 or newer")
 
 

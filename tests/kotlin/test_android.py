@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kotlin.conftest import QUICK
+from tests.kotlin.conftest import JSON, QUICK
 from tests.support import android_stubs
 from tests.support.hosts import ROOT, run
 from zoexport.core.errors import DataError
@@ -41,7 +41,7 @@ def declarations(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.network
 def test_the_app_has_the_types_of_android(kotlin: Path, declarations: Path, tmp_path: Path) -> None:
     lib = kotlin / "lib"
-    options = ["-jvm-target", "17", "-cp", lib / "kotlinx-coroutines-core-jvm.jar"]
+    options = ["-jvm-target", "17", "-cp", f"{lib / 'kotlinx-coroutines-core-jvm.jar'}:{JSON}"]
     compiler = kotlin / "bin" / "kotlinc"
     run(
         compiler,

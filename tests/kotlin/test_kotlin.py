@@ -1,6 +1,6 @@
 """The Kotlin host, and what the app has below its UI: compiled, run on a JVM, states compared with Python's.
 
-Needs a JDK, and npm, which brings the Kotlin compiler and its coroutines into ``build/kotlin``.
+Needs a JDK, Debian's libandroid-json-java, and npm, which brings the Kotlin compiler into ``build/kotlin``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kotlin.conftest import FOLDER, QUICK
+from tests.kotlin.conftest import FOLDER, JSON, QUICK
 from tests.support import generation_cases, life_cases, text_cases
 from tests.support.compiled import Compiler
 from tests.support.hosts import ROOT, check_states, environment_tool, run
@@ -77,7 +77,7 @@ def jvm(java: Path, glue: Path, kotlin: Path) -> Callable[..., list[object]]:
     """Everything that needs no Android, compiled; makes the command that runs a class of it."""
     jar = FOLDER / "tests.jar"
     lib = kotlin / "lib"
-    libraries = [lib / "kotlin-test.jar", lib / "kotlinx-coroutines-core-jvm.jar"]
+    libraries = [lib / "kotlin-test.jar", lib / "kotlinx-coroutines-core-jvm.jar", JSON]
     path = ":".join(map(str, libraries))
     options = ["-Werror", "-jvm-target", "17", "-cp", path, "-d", jar]
     sources = [SESSION / "kotlin", TRAINING, HERE]

@@ -1,23 +1,24 @@
-// What the glue needs of JNI: text, arrays, objects, and errors as Java exceptions.
+// JNI support: text, arrays, callbacks, and errors as Java exceptions.
 #ifndef ZOEXPORT_JNI_SUPPORT_H_
 #define ZOEXPORT_JNI_SUPPORT_H_
 
 #include <jni.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <new>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "zoexport/session.h"
 
 namespace zoexport::jni {
 
-// A Java exception is pending. Unwinds our own frames up to `guarded`; it never crosses the C ABI.
+// A Java exception is pending. Unwinds frames of this library up to `guarded`; never crosses the C ABI.
 struct Pending {};
 
-// A native method's body: what it throws becomes, or already is, a Java exception.
+// Runs the body of a native method. C++ exceptions become Java exceptions.
 template <typename Body>
 auto guarded(JNIEnv* env, Body body) noexcept -> decltype(body()) {
   try {
@@ -31,10 +32,10 @@ auto guarded(JNIEnv* env, Body body) noexcept -> decltype(body()) {
   return decltype(body())();
 }
 
-// The result of a JNI function, unless it left an exception.
+// Returns the result of a JNI function, unless it left an exception.
 template <typename T>
 T checked(JNIEnv* env, T result) {
-  if (env->ExceptionCheck()) {
+  if (env->ExceptionCheck() == JNI_TRUE) {
     throw Pending{};
   }
   return result;
@@ -55,120 +56,200 @@ class Frame {
   JNIEnv* env_;
 };
 
-// The ZoException of its kind.
-jobject to_exception(JNIEnv* env, const zo_error& error);
-[[noreturn]] void raise(JNIEnv* env, const zo_error& error);
+// An array of the VM holds at most 2^31 - 1 elements.
+inline jsize length(size_t count) {
+  if (count > INT32_MAX) {
+    throw std::bad_alloc();
+  }
+  return static_cast<jsize>(count);
+}
 
-// Calls a verb of the C ABI; its error is thrown as the ZoException of its kind.
+// Copies an array. The vector has room even if it is empty: a null pointer would hide what else is wrong with a call.
+template <typename T, typename Element, typename Array>
+std::vector<T> copied(JNIEnv* env, Array array, void (JNIEnv::*copy)(Array, jsize, jsize, Element*)) {
+  static_assert(sizeof(T) == sizeof(Element));
+  const jsize count = env->GetArrayLength(array);
+  std::vector<T> values(static_cast<size_t>(count));
+  values.reserve(values.size() + 1);
+  (env->*copy)(array, 0, count, reinterpret_cast<Element*>(values.data()));
+  return checked(env, std::move(values));
+}
+
+inline std::vector<int64_t> to_vector(JNIEnv* env, jlongArray array) {
+  return copied<int64_t>(env, array, &JNIEnv::GetLongArrayRegion);
+}
+inline std::vector<uint8_t> to_vector(JNIEnv* env, jbyteArray array) {
+  return copied<uint8_t>(env, array, &JNIEnv::GetByteArrayRegion);
+}
+
+inline jbyteArray to_bytes(JNIEnv* env, const void* values, size_t size) {
+  jbyteArray array = checked(env, env->NewByteArray(length(size)));
+  env->SetByteArrayRegion(array, 0, static_cast<jsize>(size), static_cast<const jbyte*>(values));
+  return array;
+}
+
+template <typename T>
+jdoubleArray to_doubles(JNIEnv* env, const std::vector<T>& values) {
+  const std::vector<double> numbers(values.begin(), values.end());
+  jdoubleArray array = checked(env, env->NewDoubleArray(length(numbers.size())));
+  env->SetDoubleArrayRegion(array, 0, static_cast<jsize>(numbers.size()), numbers.data());
+  return array;
+}
+
+// Text passes as proper UTF-8. JNI's own functions use another encoding, in which a path with an emoji is another path.
+inline jstring to_text(JNIEnv* env, std::string_view utf8) {
+  jbyteArray bytes = to_bytes(env, utf8.data(), utf8.size());
+  jclass type = checked(env, env->FindClass("java/lang/String"));
+  jmethodID constructor = checked(env, env->GetMethodID(type, "<init>", "([BLjava/lang/String;)V"));
+  jstring charset = checked(env, env->NewStringUTF("UTF-8"));
+  return static_cast<jstring>(checked(env, env->NewObject(type, constructor, bytes, charset)));
+}
+
+inline std::string to_utf8(JNIEnv* env, jstring text) {
+  const Frame frame(env);
+  jclass type = checked(env, env->FindClass("java/lang/String"));
+  jmethodID get = checked(env, env->GetMethodID(type, "getBytes", "(Ljava/lang/String;)[B"));
+  jstring charset = checked(env, env->NewStringUTF("UTF-8"));
+  auto bytes = static_cast<jbyteArray>(checked(env, env->CallObjectMethod(text, get, charset)));
+  const std::vector<uint8_t> utf8 = to_vector(env, bytes);
+  return std::string(utf8.begin(), utf8.end());
+}
+
+// Returns the ZoException for a status other than ZO_OK.
+inline jobject to_exception(JNIEnv* env, const zo_error& error) {
+  jclass type = checked(env, env->FindClass("zoexport/session/ZoException"));
+  const char* signature =
+      "(ILjava/lang/String;Ljava/lang/String;Ljava/lang/String;Ljava/lang/String;)Lzoexport/session/ZoException;";
+  jmethodID of = checked(env, env->GetStaticMethodID(type, "of", signature));
+  return checked(env, env->CallStaticObjectMethod(type, of, static_cast<jint>(error.code), to_text(env, error.where),
+                                                  to_text(env, error.found), to_text(env, error.expected),
+                                                  to_text(env, error.fix)));
+}
+
+[[noreturn]] inline void raise(JNIEnv* env, const zo_error& error) {
+  env->Throw(static_cast<jthrowable>(to_exception(env, error)));
+  throw Pending{};
+}
+
+// Text for the C ABI. Refuses zero characters, at which C would end the text.
+class Text {
+ public:
+  Text(JNIEnv* env, jstring text) : text_(to_utf8(env, text)) {
+    if (text_.find('\0') != std::string::npos) {
+      raise(env, {ZO_INVALID_ARGUMENT, "a path or name", "a zero character", "text without one", "Correct the name."});
+    }
+  }
+  operator const char*() const { return text_.c_str(); }
+
+ private:
+  std::string text_;
+};
+
+// A Java long: the address of a handle, or a number.
+struct Long {
+  jlong value;
+  template <typename T>
+  operator T*() const {
+    return reinterpret_cast<T*>(value);
+  }
+  operator uint64_t() const { return static_cast<uint64_t>(value); }
+};
+
+// Converts an argument for Java.
+template <typename T>
+T to_java(JNIEnv*, T value) {
+  return value;
+}
+inline jlong to_java(JNIEnv*, uint64_t value) { return static_cast<jlong>(value); }
+inline jstring to_java(JNIEnv* env, std::string_view text) { return to_text(env, text); }
+
+// The zoexport.session.Listener of a call. The C ABI gets its address as `user`.
+struct Listener {
+  JNIEnv* env;
+  jobject object;
+
+  operator void*() { return this; }
+  // Calls a method. Returns whether the call has to end: the method says so, or threw. Its exception stays pending until
+  // the verb returns, and the library may call back before that.
+  template <typename... Arguments>
+  bool ends(const char* method, const char* signature, Arguments... arguments) const {
+    if (env->ExceptionCheck() == JNI_TRUE) {
+      return true;
+    }
+    const bool end = guarded(env, [&]() -> bool {
+      const Frame frame(env);
+      jmethodID id = checked(env, env->GetMethodID(env->GetObjectClass(object), method, signature));
+      return checked(env, env->CallBooleanMethod(object, id, to_java(env, arguments)...)) == JNI_TRUE;
+    });
+    return end || env->ExceptionCheck() == JNI_TRUE;
+  }
+};
+
+// Converts an argument for the C ABI.
+template <typename T>
+T to_c(JNIEnv*, T value) {
+  return value;
+}
+inline Text to_c(JNIEnv* env, jstring text) { return Text(env, text); }
+inline Long to_c(JNIEnv*, jlong value) { return {value}; }
+inline Listener to_c(JNIEnv* env, jobject listener) { return {env, listener}; }
+
+// Calls a verb of the C ABI. Throws its error as a ZoException.
 template <typename Verb, typename... Arguments>
 void call(JNIEnv* env, Verb verb, Arguments... arguments) {
   zo_error error;
-  const zo_status status = verb(arguments..., &error);
-  checked(env, status);  // a progress callback's own exception goes before the ZO_CANCELLED that it led to
+  const zo_status status = verb(to_c(env, arguments)..., &error);
+  checked(env, status);  // a callback's exception takes precedence over the ZO_CANCELLED that it caused
   if (status != ZO_OK) {
     raise(env, error);
   }
 }
 
-// Proper UTF-8 both ways: what JNI calls UTF is another encoding, in which a path with an emoji is another path.
-std::string to_utf8(JNIEnv* env, jstring text);
-jstring to_string(JNIEnv* env, const char* utf8);
-jstring to_string(JNIEnv* env, const char* utf8, size_t size);
-std::vector<std::string> to_texts(JNIEnv* env, jobjectArray array);
-
-// Never without room, so that no data() is a null pointer, which would hide what else is wrong with a call.
-std::vector<int64_t> to_vector(JNIEnv* env, jlongArray array);
-std::vector<float> to_vector(JNIEnv* env, jfloatArray array);
-std::vector<uint8_t> to_vector(JNIEnv* env, jbyteArray array);
-jlongArray to_array(JNIEnv* env, const int64_t* values, size_t count);
-jintArray to_array(JNIEnv* env, const uint32_t* values, size_t count);
-jbyteArray to_array(JNIEnv* env, const uint8_t* values, size_t count);
-jfloatArray to_array(JNIEnv* env, const float* values, size_t count);
-jdoubleArray to_array(JNIEnv* env, const double* values, size_t count);
-
-// A text that may be null, as C has it while this object lives.
-class OptionalText {
- public:
-  OptionalText(JNIEnv* env, jstring text) : is_there_(text != nullptr), text_(is_there_ ? to_utf8(env, text) : "") {}
-  const char* c_str() const { return is_there_ ? text_.c_str() : nullptr; }
-  size_t size() const { return text_.size(); }
-
- private:
-  bool is_there_;
-  std::string text_;
-};
-
-// A struct of the C ABI, for the library to fill or for a caller to set.
-template <typename T>
-T sized() {
-  T empty = {};
-  empty.struct_size = sizeof(T);
-  return empty;
-}
-
-// What opens a bundle; its strings are those of the object.
-class OpenOptions {
- public:
-  OpenOptions(JNIEnv* env, jstring cache, jstring trusted_keys, jstring engine_name = nullptr)
-      : cache_(env, cache), keys_(env, trusted_keys), engine_name_(env, engine_name) {
-    options_.cache = cache_.c_str();
-    options_.trusted_keys = keys_.c_str();
-    options_.engine_name = engine_name_.c_str();
-  }
-  OpenOptions(const OpenOptions&) = delete;
-  zo_open_options* operator->() { return &options_; }
-  const zo_open_options* get() const { return &options_; }
-
- private:
-  OptionalText cache_;
-  OptionalText keys_;
-  OptionalText engine_name_;
-  zo_open_options options_ = sized<zo_open_options>();
-};
-
-// A host's object that the library calls back in a call, or null.
-class Listener {
- public:
-  Listener(JNIEnv* env, jobject object, const char* type, const char* method, const char* signature);
-
-  // Whether the call is to end: the host's method says so, or it threw, and its exception stays pending until the call
-  // returns. `call` calls it.
-  template <typename Call>
-  int32_t ends(Call call) const {
-    if (object_ == nullptr) {
-      return 0;
-    }
-    // The library does not return to Java in between.
-    const bool end = guarded(env_, [&]() -> bool {
-      const Frame frame(env_);
-      return checked(env_, call(env_, object_, method_)) == JNI_TRUE;
-    });
-    return end || env_->ExceptionCheck() == JNI_TRUE ? 1 : 0;
-  }
-
- private:
-  JNIEnv* env_;
-  jobject object_;
-  jmethodID method_;
-};
-
-// A new object of a class of zoexport.session, by the constructor with this signature.
+// A native method for a verb without a result.
 template <typename... Arguments>
-jobject make(JNIEnv* env, const char* name, const char* signature, Arguments... arguments) {
-  jclass type = checked(env, env->FindClass((std::string("zoexport/session/") + name).c_str()));
-  jmethodID constructor = checked(env, env->GetMethodID(type, "<init>", signature));
-  return checked(env, env->NewObject(type, constructor, arguments...));
+void run(JNIEnv* env, Arguments... arguments) {
+  guarded(env, [&] { call(env, arguments...); });
 }
 
-// A C integer as the Java one of the same size: the bits stay.
-inline jint bits(uint32_t value) { return static_cast<jint>(value); }
-inline jlong bits(uint64_t value) { return static_cast<jlong>(value); }
+// A native method for a verb whose result is JSON.
+template <typename... Arguments>
+jstring json(JNIEnv* env, Arguments... arguments) {
+  struct Result {
+    char* text = nullptr;
+    ~Result() { zo_free(text); }
+  };
+  return guarded(env, [&]() -> jstring {
+    Result result;
+    call(env, arguments..., &result.text);
+    return to_text(env, result.text);
+  });
+}
 
-inline zo_session* session_of(jlong address) { return reinterpret_cast<zo_session*>(address); }
+// A native method for a verb whose result is a handle.
+template <typename T, typename... Arguments>
+jlong opened(JNIEnv* env, Arguments... arguments) {
+  return guarded(env, [&]() -> jlong {
+    T* handle = nullptr;
+    call(env, arguments..., &handle);
+    return reinterpret_cast<jlong>(handle);
+  });
+}
 
 }  // namespace zoexport::jni
 
-// The native method `name` of a class of zoexport.session.
-#define ZO_NATIVE(result, type, name) extern "C" JNIEXPORT result JNICALL Java_zoexport_session_##type##_##name
+// A native method of zoexport.session.Native; then those for a verb that takes a handle alone, or a handle and text.
+#define ZO_NATIVE(result, name) extern "C" JNIEXPORT result JNICALL Java_zoexport_session_Native_##name
+#define ZO_JSON(name, verb) \
+  ZO_NATIVE(jstring, name)(JNIEnv * env, jobject, jlong handle) { return json(env, verb, handle); }
+#define ZO_FREE(name, verb) \
+  ZO_NATIVE(void, name)(JNIEnv*, jobject, jlong handle) { verb(Long{handle}); }
+#define ZO_RUN(name, verb) \
+  ZO_NATIVE(void, name)(JNIEnv * env, jobject, jlong handle) { run(env, verb, handle); }
+#define ZO_RUN_TEXT(name, verb) \
+  ZO_NATIVE(void, name)(JNIEnv * env, jobject, jlong handle, jstring text) { run(env, verb, handle, text); }
+#define ZO_RUN_TEXTS(name, verb)                                                              \
+  ZO_NATIVE(void, name)(JNIEnv * env, jobject, jlong handle, jstring first, jstring second) { \
+    run(env, verb, handle, first, second);                                                    \
+  }
 
 #endif  // ZOEXPORT_JNI_SUPPORT_H_

@@ -14,7 +14,7 @@ class ZoApplication : Application() {
         TrainingModel(filesDir, cacheDir.resolve("packed").path, device::conditions, SystemLauncher(this))
     }
 
-    /** Training is what can be given up: it saves, closes the bundle, and the person goes on with it. */
+    /** Pauses training, which saves and closes the bundle; the user resumes it. */
     override fun onTrimMemory(level: Int) {
         super.onTrimMemory(level)
         if (level == ComponentCallbacks2.TRIM_MEMORY_RUNNING_CRITICAL || level == ComponentCallbacks2.TRIM_MEMORY_COMPLETE) {

@@ -1,91 +1,70 @@
 package zoexport.session
 
 import java.io.File
+import org.json.JSONObject
 
-/** `labels[t]` is the token that follows `tokens[t]`, or -100 where nothing is predicted. */
+/** One completion: `labels[t]` is the token that follows `tokens[t]`, or -100 if nothing is predicted there. */
 class Candidate(val tokens: LongArray, val labels: LongArray)
 
-/** Tokenized examples, held by the session's library. */
-class Dataset : AutoCloseable {
-    internal val handle: Handle
+/** Describes a data file: its examples, those that exceed the bundle's rows, the longest in tokens, and notes to show. */
+class ReadReport internal constructor(json: JSONObject) {
+    val examples: Long = json.getLong("examples")
+    val shortened: Long = json.getLong("shortened")
+    val longest: Long = json.getLong("longest")
+    val note: String = json.getString("note")
+}
 
-    init {
-        Library.load()
-        handle = Handle(nativeNew(), "dataset", ::nativeFree)
-    }
+/** Holds tokenized examples in the session's library. */
+class Dataset : AutoCloseable {
+    internal val handle = Handle(Native.newDataset(), "dataset", Native::freeDataset)
 
     /** The number of examples. */
-    val size: Long get() = handle.call(::nativeSize)
+    val size: Long get() = handle.call(Native::datasetSize)
 
-    /**
-     * Appends an example. [candidates] are the completions to compare, one where there are no choices; [target] is the
-     * index of the right one.
-     *
-     * @throws ZoException.Data no label, unequal lengths, an impossible token or target; nothing is appended.
-     */
-    fun add(candidates: List<Candidate>, target: Int = 0) = handle.call { address ->
-        for (candidate in candidates) {
-            if (candidate.tokens.size != candidate.labels.size) {
-                throw ZoException.Data(
-                    "example ${nativeSize(address)}",
-                    "${candidate.tokens.size} tokens and ${candidate.labels.size} labels",
-                    "as many labels as tokens",
-                    "Give -100 where nothing is to be predicted.",
-                )
-            }
+    /** The SHA-256 of all examples in their order, in hexadecimal. */
+    val digest: String get() = handle.call(Native::digest)
+
+    /** Appends an example, with one candidate unless there are choices; [target] is the index of the right one. */
+    fun add(candidates: List<Candidate>, target: Int = 0) = handle.call { dataset ->
+        candidates.firstOrNull { it.tokens.size != it.labels.size }?.let {
+            throw ZoException.Data(
+                "example ${Native.datasetSize(dataset)}", "${it.tokens.size} tokens and ${it.labels.size} labels",
+                "as many labels as tokens", "Give -100 where nothing is to be predicted.",
+            )
         }
-        nativeAdd(
-            address, Array(candidates.size) { candidates[it].tokens },
-            Array(candidates.size) { candidates[it].labels }, target.toLong().notNegative("target"),
-        )
+        val (tokens, labels) = listOf(Candidate::tokens, Candidate::labels)
+            .map { part -> candidates.flatMap { part(it).asList() }.toLongArray() }
+        val lengths = candidates.map { it.tokens.size.toLong() }.toLongArray()
+        Native.addExample(dataset, lengths, tokens, labels, target.toLong().notNegative("target"))
     }
 
-    /** Appends the examples of a JSON Lines file (docs/session.md). On failure nothing is appended. */
-    fun load(file: File) = handle.call { nativeLoad(it, file.path.checked("examples")) }
+    /** Appends the examples of a JSON Lines file of tokens (docs/session.md). Appends nothing on failure. */
+    fun load(file: File) = handle.call { Native.load(it, file.path) }
 
     /**
-     * Appends the examples of a data file as people write them (docs/cli.md, "Data"), tokenized for [bundle], whose
-     * tokenizer is open only meanwhile. On failure nothing is appended.
+     * Appends the examples of a data file (docs/cli.md, "Data"), tokenized for [bundle]. Appends nothing on failure.
      *
-     * @param loss of the run: every example must have what it compares, with [Loss.CHOICES] choices, with [Loss.DPO] and
-     *   [Loss.ORPO] a pair.
-     * @param pack of the run: what is compared with nothing fills rows, long texts are divided (docs/packing.md).
-     * @param trustedKeys as [TrainingSession.open] takes them.
-     * @return how many were shortened to the bundle's rows.
-     * @throws ZoException.Data the file, or a line of it, cannot be used.
-     * @throws ZoException.Bundle it has no tokenizer, or one of a kind that is not known.
+     * @param settings `loss` and `pack` of the run: a loss of choices or pairs needs examples that have them.
+     * @param onPart receives the bytes read and their total; true ends it.
+     * @throws ZoException.Data if the file or one of its lines cannot be used.
      */
     fun read(
-        data: File,
-        bundle: File,
-        loss: Loss = Loss.FULL,
-        pack: Boolean = false,
-        trustedKeys: List<String>? = null,
-    ): Long = handle.call {
-        nativeRead(
-            it, bundle.path.checked("bundle"), data.path.checked("data"), loss.ordinal, pack,
-            trustedKeys?.joinToString("\n")?.checked("trustedKeys"),
-        )
+        data: File, bundle: File, settings: Map<String, Any> = emptyMap(), trustedKeys: List<String>? = null,
+        onPart: OnPart = { _, _ -> false },
+    ): ReadReport = handle.call {
+        val tokenizer = Native.openTokenizer(bundle.path, options("trusted_keys" to trustedKeys))
+        try {
+            ReadReport(JSONObject(Native.read(it, tokenizer, data.path, json(settings), Listener(onPart))))
+        } finally {
+            Native.closeTokenizer(tokenizer)
+        }
     }
-
-    /** SHA-256 of all examples in their order, in hexadecimal. */
-    val digest: String get() = handle.call(::nativeDigest)
 
     override fun close() = handle.close()
+}
 
-    private companion object {
-        @JvmStatic private external fun nativeNew(): Long
-        @JvmStatic private external fun nativeFree(dataset: Long)
-        @JvmStatic private external fun nativeSize(dataset: Long): Long
-        @JvmStatic private external fun nativeLoad(dataset: Long, path: String)
-        @JvmStatic private external fun nativeDigest(dataset: Long): String
-
-        @JvmStatic
-        private external fun nativeRead(
-            dataset: Long, bundle: String, data: String, loss: Int, pack: Boolean, keys: String?,
-        ): Long
-
-        @JvmStatic
-        private external fun nativeAdd(dataset: Long, tokens: Array<LongArray>, labels: Array<LongArray>, target: Long)
-    }
+/** Checks a count or index, which the library takes without a sign. */
+internal fun Long.notNegative(where: String): Long {
+    if (this >= 0) return this
+    throw ZoException.InvalidArgument(where, toString(), "a number of at least 0", "Choose another one.")
 }

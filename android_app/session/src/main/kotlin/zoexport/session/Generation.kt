@@ -1,57 +1,39 @@
 package zoexport.session
 
-// What a session that generates takes and returns.
+import org.json.JSONObject
 
-/** A turn of a conversation; [role] is "system", "user" or "assistant". */
-class Message(val role: String, val content: String)
-
-/**
- * How to generate. As it stands, with what was trained, the most likely token each time.
- *
- * @property maxTokens that follow the prompt at most.
- * @property stop the text ends before the first of these.
- * @property adapter the name of one that [TrainingSession.loadAdapter] loaded, in place of what was trained.
- * @property untrained with the slots as the bundle has them.
- * @property temperature 0: the most likely token. [topK] 0: all tokens may follow. See docs/generate.md.
- * @property keep keeps the caches, so that a longer prompt that begins alike is read from there on.
- * @property sliding past the bundle's context goes on over the last part of the text.
- */
-data class GenerateOptions(
-    val maxTokens: Int = 256,
-    val stop: List<String> = emptyList(),
-    val adapter: String? = null,
-    val untrained: Boolean = false,
-    val temperature: Double = 0.0,
-    val topK: Int = 0,
-    val topP: Double = 1.0,
-    val minP: Double = 0.0,
-    val repetitionPenalty: Double = 1.0,
-    val seed: ULong = 0u,
-    val keep: Boolean = false,
-    val sliding: Boolean = false,
-)
-
-/** Why no token follows; in the order of the ABI's numbers. */
-enum class Stop { EOS, LENGTH, CALLER, STRING }
-
-/**
- * What followed a prompt. [text] ends before a stop string; of [tokens] those of it are a part, and a stop token is not.
- * [keptTokens] of the prompt had been read before. Memory is 0 where the system does not say.
- */
-class Generation internal constructor(
-    val text: String,
-    val tokens: LongArray,
-    stop: Int,
-    val promptTokens: Long,
-    val prefillSeconds: Double,
-    val decodeSeconds: Double,
-    val anonymousBytes: Long,
-    val keptTokens: Long,
-) {
-    val stop: Stop = Stop.entries[stop]
+/** One turn of a conversation; [role] is "system", "user" or "assistant". */
+class Message(val role: String, val content: String) {
+    internal val json get() = mapOf("role" to role, "content" to content)
 }
 
-/** Called with pieces of the text, none of which cuts a character, on the thread that generates; true ends it. */
-fun interface OnText {
-    fun onText(piece: String): Boolean
+/**
+ * Controls generation: options of the kind `generate` (graphs/schema/settings.schema.json, docs/generate.md). By default it
+ * uses the trained weights, and the most likely token each time.
+ */
+data class GenerateOptions(
+    val maxTokens: Int = 256, val stop: List<String> = emptyList(), val adapter: String? = null,
+    val untrained: Boolean = false, val temperature: Double = 0.0, val topK: Int = 0, val topP: Double = 1.0,
+    val minP: Double = 0.0, val repetitionPenalty: Double = 1.0, val seed: ULong = 0u, val keep: Boolean = false,
+    val sliding: Boolean = false,
+) {
+    internal fun json(prompt: Pair<String, Any>) = options(
+        prompt, "max_tokens" to maxTokens, "stop" to stop, "adapter" to adapter, "untrained" to untrained,
+        "temperature" to temperature, "top_k" to topK, "top_p" to topP, "min_p" to minP,
+        "repetition_penalty" to repetitionPenalty, "seed" to seed, "keep" to keep, "sliding" to sliding,
+    )
+}
+
+/** Says why generation ended. */
+enum class Stop { EOS, LENGTH, CALLER, STRING }
+
+/** Holds a generated text, which ends before a stop string; [tokens] include that string, but no stop token. */
+class Generation internal constructor(json: JSONObject, val tokens: LongArray) {
+    val text: String = json.getString("text")
+    val stop: Stop = json.entry("stop")
+    val promptTokens: Long = json.getLong("prompt_tokens")
+    val keptTokens: Long = json.getLong("kept_tokens")
+    val prefillSeconds: Double = json.getDouble("prefill_seconds")
+    val decodeSeconds: Double = json.getDouble("decode_seconds")
+    val anonymousBytes: Long = json.getLong("anonymous_bytes")
 }

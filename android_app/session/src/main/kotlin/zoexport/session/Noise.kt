@@ -1,46 +1,20 @@
 package zoexport.session
 
-/** The noise specification (docs/rng.md), for golden checks. */
+/** Computes the noise specification (docs/rng.md), for golden checks. Unsigned numbers pass by their bits. */
 object Noise {
-    init {
-        Library.load()
-    }
+    /** Returns the four words of element block [block]. */
+    fun words(seed: Long, block: Int, tensorId: Int, query: Int, step: Int): List<UInt> =
+        Native.words(seed, block, tensorId, query, step).map { it.toUInt() }
 
-    /** The four words of element block [block]. */
-    fun words(seed: ULong, block: UInt, tensorId: UInt, query: UInt, step: UInt): List<UInt> =
-        nativeWords(seed.toLong(), block.toInt(), tensorId.toInt(), query.toInt(), step.toInt()).map { it.toUInt() }
+    /** Returns normals [first] ... [first] + [count] - 1 of a tensor's perturbation. */
+    fun normals(seed: Long, tensorId: Int, query: Int, step: Int, first: Long, count: Int): FloatArray =
+        Native.noise(false, seed, tensorId, query, step, first, count).floats(0)
 
-    /** Normals [first] ... [first] + [count] - 1 of a tensor's perturbation. */
-    fun normals(seed: ULong, tensorId: UInt, query: UInt, step: UInt, first: Long, count: Int): FloatArray =
-        nativeNormals(
-            seed.toLong(), tensorId.toInt(), query.toInt(), step.toInt(), first.notNegative("first"),
-            count.toLong().notNegative("count").toInt(),
-        )
+    /** Returns Rademacher signs, 1 or -1, of the same elements. */
+    fun signs(seed: Long, tensorId: Int, query: Int, step: Int, first: Long, count: Int): FloatArray =
+        Native.noise(true, seed, tensorId, query, step, first, count).floats(0)
 
-    /** Rademacher signs, 1 or -1, of the same elements. */
-    fun signs(seed: ULong, tensorId: UInt, query: UInt, step: UInt, first: Long, count: Int): FloatArray =
-        nativeSigns(
-            seed.toLong(), tensorId.toInt(), query.toInt(), step.toInt(), first.notNegative("first"),
-            count.toLong().notNegative("count").toInt(),
-        )
-
-    /** The order of [count] examples in an epoch. */
-    fun permutation(seed: ULong, epoch: UInt, count: Int): IntArray =
-        nativePermutation(seed.toLong(), epoch.toInt(), count.toLong().notNegative("count").toInt())
-
-    @JvmStatic
-    private external fun nativeWords(seed: Long, block: Int, tensorId: Int, query: Int, step: Int): IntArray
-
-    @JvmStatic
-    private external fun nativeNormals(
-        seed: Long, tensorId: Int, query: Int, step: Int, first: Long, count: Int,
-    ): FloatArray
-
-    @JvmStatic
-    private external fun nativeSigns(
-        seed: Long, tensorId: Int, query: Int, step: Int, first: Long, count: Int,
-    ): FloatArray
-
-    @JvmStatic
-    private external fun nativePermutation(seed: Long, epoch: Int, count: Int): IntArray
+    /** Returns the order of [count] examples in an epoch. */
+    fun permutation(seed: Long, epoch: Int, count: Int): List<Int> =
+        Native.permutation(seed, epoch, count).map { it.toInt() }
 }

@@ -11,24 +11,18 @@ import kotlinx.coroutines.isActive
 import kotlinx.coroutines.launch
 
 /**
- * [TrainingSession.train] as a cold flow: collecting trains, and gives every step.
+ * Returns [TrainingSession.train] as a cold flow: collecting it trains in a thread of [dispatcher], and emits every step.
  *
- * It completes when the run has [totalSteps] steps. Cancelling the collector ends the run: the step that runs is finished
- * and saved before the collector's scope completes, so that the session can be closed or trained again after that.
- * Failures, and [ZoException.Cancelled] where [TrainingSession.cancel] was called, come out of `collect`. A collector that
- * is slow does not hold up the training.
- *
- * @param dispatcher whose thread trains.
+ * Cancelling the collector ends the run: the current step is finished and saved before the collector's scope completes.
+ * Failures come out of `collect`. A slow collector does not delay training.
  */
 fun TrainingSession.progress(
-    dataset: Dataset,
-    totalSteps: Long,
-    dispatcher: CoroutineDispatcher = Dispatchers.IO,
+    dataset: Dataset, totalSteps: Long, dispatcher: CoroutineDispatcher = Dispatchers.IO,
 ): Flow<StepProgress> = callbackFlow {
     launch(dispatcher) {
         try {
-            train(dataset, totalSteps) { progress ->
-                trySend(progress)
+            train(dataset, totalSteps) {
+                trySend(it)
                 !isActive
             }
             close()
@@ -36,6 +30,5 @@ fun TrainingSession.progress(
             close(error)
         }
     }
-    // The callback sees the cancellation after the step that runs.
-    awaitClose()
+    awaitClose() // the callback notices the cancellation after the current step
 }.buffer(Channel.UNLIMITED)

@@ -1,245 +1,160 @@
 package zoexport.session
 
 import java.io.File
-
-/** What the device says of itself; null: not known. */
-class Conditions(
-    /** 0 (nominal) to 3 (critical), as Android's thermal status has them up to "severe". */
-    val heat: Int? = null,
-    /** Degrees Celsius of the battery. */
-    val celsius: Double? = null,
-    /** The battery's charge, 0 to 1. */
-    val battery: Double? = null,
-    val charging: Boolean? = null,
-    /** On the disk, where the job's folder is. */
-    val freeBytes: Long? = null,
-    /** That the app may still take before the system ends it. */
-    val memoryBytes: Long? = null,
-) {
-    internal fun packed(): DoubleArray = doubleArrayOf(
-        heat.packed(), celsius.packed(), battery.packed(), (charging?.compareTo(false)).packed(), freeBytes.packed(),
-        memoryBytes.packed(),
-    )
-
-    private fun Number?.packed() = this?.toDouble() ?: Double.NaN
-}
+import org.json.JSONArray
+import org.json.JSONObject
 
 /**
- * What is to be trained.
- *
- * @property data examples as JSON Lines (docs/cli.md).
- * @property steps in total, those of an earlier run of the same state included.
- * @property lr null: that of the run, or of the bundle.
- * @property heldOut examples to evaluate on, also while it trains; null: [data], and not meanwhile.
- * @property evaluate before the first step, and of what is kept of the run.
- * @property evalEvery of [heldOut]: steps from one evaluation to the next; null: as the run has it, or a tenth of all.
- * @property patience likewise: evaluations in a row without a lower loss, after which training ends; null: as the run has it,
- *   or never.
- * @property keep likewise: whose values [TrainingJob.session] gives; null: as the run has it, or the best.
- * @property engineName which of the bundle's engines ([BundleEngines]) takes all runs of the request, also in other processes; null:
- *   the bundle's own. A state goes on with either.
+ * Reports the condition of the device; null: not known. [heat] is 0 (nominal) to 3 (critical), [celsius] the temperature of
+ * the battery, [battery] its charge (0 to 1). [memoryBytes] is the memory that the app may still take.
+ */
+class Conditions(
+    val heat: Int? = null, val celsius: Double? = null, val battery: Double? = null, val charging: Boolean? = null,
+    val freeBytes: Long? = null, val memoryBytes: Long? = null,
+)
+
+/**
+ * Describes what to train: options of the kind `job` (graphs/schema/settings.schema.json). [steps] include those of an
+ * earlier run of the same state. [settings] are those of the run by key, such as `lr`. With [heldOut] it also evaluates
+ * during training. The state continues with any [engineName].
  */
 data class JobRequest(
-    val bundle: File,
-    val data: File,
-    val steps: Long,
-    val lr: Double? = null,
-    val heldOut: File? = null,
-    val evaluate: Boolean = true,
-    val evalEvery: Int? = null,
-    val patience: Int? = null,
-    val keep: Keep? = null,
-    val engineName: String? = null,
+    val bundle: File, val data: File, val steps: Long, val settings: Map<String, Any> = emptyMap(),
+    val heldOut: File? = null, val evaluate: Boolean = true, val evalEvery: Int? = null, val patience: Int? = null,
+    val keep: Keep? = null, val engineName: String? = null,
 ) {
-    internal constructor(
-        bundle: String, data: String, heldOut: String, steps: Long, lr: Double, evaluate: Boolean, evalEvery: Int,
-        patience: Int, keep: Int, engineName: String,
-    ) : this(
-        File(bundle), File(data), steps, lr.takeIf { it != 0.0 }, heldOut.takeIf { it.isNotEmpty() }?.let(::File), evaluate,
-        evalEvery.takeIf { it != 0 }, patience.takeIf { it != 0 }, Keep.entries.getOrNull(keep - 1),
-        engineName.takeIf { it.isNotEmpty() },
+    internal constructor(json: JSONObject) : this(
+        File(json.getString("bundle")), File(json.getString("data")), json.getLong("steps"),
+        json.optJSONObject("settings")?.settings().orEmpty(), json.text("held_out")?.let(::File),
+        json.optBoolean("evaluate"), json.double("eval_every")?.toInt(), json.double("patience")?.toInt(),
+        json.text("keep")?.let { Keep.valueOf(it.uppercase()) }, json.text("engine"),
+    )
+
+    internal fun json(answer: Answer) = options(
+        "bundle" to bundle, "data" to data, "steps" to steps, "settings" to settings, "held_out" to heldOut,
+        "evaluate" to evaluate, "eval_every" to evalEvery, "patience" to patience, "keep" to keep,
+        "engine" to engineName, "answer" to answer,
     )
 }
 
-/** The last step's values, or those of the evaluation with the lowest loss; in the order of the ABI's numbers, from 1. */
-enum class Keep { LAST, BEST }
+/** Answers a [ZoException.Question]: continue the state with the new request, or begin anew. */
+enum class Answer { ASK, CONTINUE, RESTART }
 
-/** What is meant where the bundle's state has steps of other examples or another rate; in the order of the ABI's numbers. */
-enum class Answer { ASK, CONTINUE, ANEW }
-
-/** Where a job is; in the order of the ABI's numbers. */
+/** Says where a job is. */
 enum class Phase { IDLE, PREPARING, EVALUATING, TRAINING, WAITING, PAUSED, FAILED, DONE }
 
-/** Why a job waits or is paused; in the order of the ABI's numbers. */
+/** Says why a job waits or is paused. */
 enum class Reason { NONE, ASKED, HEAT, BATTERY, DISK, MEMORY, BACKGROUND }
 
-/** What a screen shows of a job (docs/jobs.md); null: not known. */
-class JobView internal constructor(
-    phase: Int,
-    reason: Int,
-    val step: Long,
-    val steps: Long,
-    val examples: Long,
-    val shortened: Long,
-    loss: Double,
-    secondsLeft: Double,
-    celsius: Double,
-    val anonymousBytes: Long,
-    val before: Evaluation?,
-    val after: Evaluation?,
-    bestStep: Long,
-) {
-    /** That of the lowest loss on held-out examples ([TrainingJob.evaluations]). */
-    val bestStep: Long? = bestStep.takeIf { it >= 0 }
-    val phase: Phase = Phase.entries[phase]
-    val reason: Reason = Reason.entries[reason]
-    val loss: Double? = loss.known()
-    val secondsLeft: Double? = secondsLeft.known()
-    val celsius: Double? = celsius.known()
-
-    private fun Double.known() = takeUnless { it.isNaN() }
+/**
+ * Holds what a screen shows of a job (docs/jobs.md); null: not known. [part] is the share of the examples that are read or
+ * evaluated; [evaluations] are those on validation examples, and [bestStep] had the lowest loss of them.
+ */
+class JobView internal constructor(json: JSONObject) {
+    val phase: Phase = json.entry("phase")
+    val reason: Reason = json.entry("reason")
+    val step: Long = json.getLong("step")
+    val steps: Long = json.getLong("steps")
+    val examples: Long = json.getLong("examples")
+    val shortened: Long = json.getLong("shortened")
+    val loss: Double? = json.double("loss")
+    val secondsLeft: Double? = json.double("seconds_left")
+    val celsius: Double? = json.double("celsius")
+    val anonymousBytes: Long = json.optLong("anonymous_bytes")
+    val before: Evaluation? = json.optJSONObject("before")?.let(::Evaluation)
+    val after: Evaluation? = json.optJSONObject("after")?.let(::Evaluation)
+    val part: Double? = json.double("part")
+    val bestStep: Long? = json.double("best_step")?.toLong()
+    val evaluations: List<StepEvaluation> = json.getJSONArray("evaluations").each(::StepEvaluation)
 }
 
-/** [loss] is the mean over the steps up to [step] since the point before. */
+/** Holds a point of a chart: [loss] is the mean over the steps up to [step] since the point before. */
 data class LossPoint(val step: Long, val loss: Double)
 
-/** An example that a person typed: a prompt and its completion, or a conversation, whose last message is learned. */
-class Typed private constructor(internal val texts: List<String>, internal val isChat: Boolean) {
-    constructor(prompt: String, completion: String) : this(listOf(prompt, completion), false)
+/** Holds an example that a user typed: a prompt with its completion, or a conversation that the assistant ends. */
+class Typed private constructor(internal val json: Map<String, Any>) {
+    constructor(prompt: String, completion: String) : this(mapOf("prompt" to prompt, "completion" to completion))
 
-    constructor(messages: List<Message>) : this(messages.flatMap { listOf(it.role, it.content) }, true)
+    constructor(messages: List<Message>) : this(mapOf("messages" to messages.map { it.json }))
 }
 
 /**
- * One fine-tuning in a folder of its own: what was asked for, the bundles' states, and a run that waits, pauses and goes on
- * in another process (docs/jobs.md). All but [run] and [start] may be called beside them.
- *
- * @param cache the folder of packed weights, and [trustedKeys], as [TrainingSession.open] takes them.
+ * Manages one fine-tuning in a folder of its own: the request, the states of bundles, and a run that waits, pauses and
+ * continues in another process (docs/jobs.md). Everything but [run] and [start] may be called beside them. [cache] and
+ * [trustedKeys] are for all sessions of the job, as in [TrainingSession.open].
  */
-class TrainingJob(folder: File, private val cache: String? = null, trustedKeys: List<String>? = null) : AutoCloseable {
-    private val keys = trustedKeys?.joinToString("\n")?.checked("trustedKeys")
-    private val handle: Handle
+class TrainingJob(folder: File, cache: String? = null, trustedKeys: List<String>? = null) : AutoCloseable {
+    private val handle = Native.openJob(folder.path, options("packed_weights" to cache, "trusted_keys" to trustedKeys))
+        .let { Handle(it, "job", Native::closeJob) }
 
-    init {
-        Library.load()
-        handle = Handle(nativeOpen(folder.path.checked("folder")), "job", ::nativeClose)
-    }
+    /** The job as a screen shows it; null after [close]. */
+    val view: JobView? get() = handle.beside { JobView(JSONObject(Native.jobView(it))) }
 
-    val view: JobView? get() = handle.beside(::nativeView)
+    /** The request; null if there is none. */
+    val request: JobRequest?
+        get() = handle.beside(Native::jobRequest)?.takeIf { it != "null" }?.let { JobRequest(parsed(it)) }
 
-    /** The request; null where there is none. */
-    val request: JobRequest? get() = handle.beside(::nativeRequest)
-
-    /** Why the job failed, waits or is paused. */
-    val problem: ZoException? get() = handle.beside(::nativeProblem)
+    /** The reason why the job failed, waits or is paused. */
+    val problem: ZoException? get() = handle.beside(Native::jobProblem)
 
     /** The losses of the run for a chart, at most 400 points. */
     val losses: List<LossPoint>
-        get() = handle.beside(::nativeLosses)?.toList().orEmpty().chunked(2) { (step, loss) -> LossPoint(step.toLong(), loss) }
-
-    /** What the run found on its held-out examples so far, by steps. */
-    val evaluations: List<StepEvaluation>
-        get() = generateSequence(0) { it + 1 }.map { index -> handle.beside { nativeEvaluated(it, index) } }
-            .takeWhile { it != null }.filterNotNull().toList()
+        get() = JSONArray(handle.beside(Native::jobLosses) ?: "[]")
+            .items { getJSONArray(it).run { LossPoint(getLong(0), getDouble(1)) } }
 
     /**
-     * Checks and keeps a request, for [run]; bundle and examples are read. On failure the job is as it was.
-     *
-     * @throws ZoException.Question the state has steps of something else, or all of them, and [answer] is [Answer.ASK].
+     * Checks and stores a request for [run]; it reads bundle and examples. On failure the job is unchanged. Throws
+     * [ZoException.Question] if [answer] is [Answer.ASK] and the state has steps of something else, or all of them.
      */
-    fun start(request: JobRequest, answer: Answer = Answer.ASK) = handle.call {
-        nativeStart(
-            it, request.bundle.path.checked("bundle"), request.data.path.checked("data"),
-            request.heldOut?.path?.checked("heldOut"), request.steps.notNegative("steps"), request.lr ?: 0.0,
-            request.evaluate, counted(request.evalEvery, "evalEvery"), counted(request.patience, "patience"),
-            request.keep?.ordinal?.plus(1) ?: 0, request.engineName?.checked("engineName"), answer.ordinal, cache, keys,
-        )
-    }
+    fun start(request: JobRequest, answer: Answer = Answer.ASK) = handle.call { Native.startJob(it, request.json(answer)) }
 
     /**
-     * Trains until the job is done, paused or cancelled. What the callbacks throw pauses the job, and comes out of here.
+     * Trains until the job is done, paused or cancelled. An exception of a callback pauses the job and passes through.
+     * Throws if the job failed; progress is saved.
      *
-     * @param conditions asked at least once for every step.
-     * @param changed called where [view] has something new.
-     * @param pollSeconds how often the device is looked at while the job waits.
-     * @throws ZoException it failed; what was reached is saved.
+     * @param conditions reports the device, at least once per step.
+     * @param limits when the job waits, by key (`limits` in graphs/schema/settings.schema.json).
+     * @param changed is called when [view] has changed.
      */
-    fun run(conditions: () -> Conditions, pollSeconds: Double = 30.0, changed: () -> Unit = {}) = handle.call {
-        nativeRun(it, Listener(conditions, changed), pollSeconds, cache, keys)
+    fun run(conditions: () -> Conditions, limits: Map<String, Any> = emptyMap(), changed: () -> Unit = {}) {
+        val listener = object : Listener() {
+            override fun onConditions(now: Long): Boolean {
+                val known = conditions()
+                Native.setConditions(
+                    now, known.heat ?: -1, known.charging?.compareTo(false) ?: -1, known.celsius ?: Double.NaN,
+                    known.battery ?: Double.NaN, known.freeBytes ?: -1, known.memoryBytes ?: -1,
+                )
+                return false
+            }
+
+            override fun onChanged(): Boolean = changed().let { false }
+        }
+        handle.call { Native.runJob(it, json(limits), listener) }
     }
 
-    /** Ends the [run] that runs after its step, saved. */
+    /** Ends a running [run] after its step, saved. */
     fun pause(reason: Reason = Reason.ASKED) {
-        handle.beside { nativePause(it, reason.ordinal) }
+        handle.beside { Native.pauseJob(it, reason.name.lowercase()) }
     }
 
-    /** Drops the request; its state stays. A [run] that runs ends after its step. */
+    /** Drops the request; its state stays. A running [run] ends after its step. */
     fun cancel() {
-        handle.beside(::nativeCancel)
+        handle.beside(Native::cancelJob)
     }
 
-    /** Drops the request, and removes the state of its bundle; refused while the job runs. */
+    /** Drops the request and removes the state of its bundle; refused while the job runs. */
     fun discard() {
-        handle.beside(::nativeDiscard)
+        handle.beside(Native::discardJob)
     }
 
-    /** The request's bundle with what was trained so far, to generate, evaluate or export. The caller closes it. */
-    fun session(): TrainingSession = TrainingSession(
-        handle.beside { nativeSession(it, cache, keys) }
-            ?: throw ZoException.InvalidArgument("job", "a call after close", "an open one", "Open another one."),
-    )
+    /** Opens the request's bundle with what was trained so far, to generate, evaluate or export. The caller closes it. */
+    fun session(): TrainingSession = TrainingSession(handle.beside(Native::jobSession) ?: throw handle.closed())
 
     override fun close() = handle.close()
 
-    /** What JNI calls. */
-    private class Listener(private val look: () -> Conditions, private val show: () -> Unit) {
-        @Suppress("unused")
-        fun conditions(): DoubleArray = look().packed()
-
-        @Suppress("unused")
-        fun changed() = show()
-    }
-
     companion object {
-        /**
-         * Writes examples that a person typed as a data file, whole or not at all.
-         *
-         * @param append after the lines of the file that is there; else in place of it.
-         * @throws ZoException.Data an example that could not be learned, by its number; the file stays as it was.
-         */
-        fun write(file: File, examples: List<Typed>, append: Boolean = false) {
-            Library.load()
-            nativeWrite(
-                file.path.checked("file"),
-                Array(examples.size) { index -> examples[index].texts.map { it.checked("examples") }.toTypedArray() },
-                BooleanArray(examples.size) { examples[it].isChat }, append,
-            )
-        }
-
-        private fun counted(value: Int?, where: String): Int = (value ?: 0).toLong().notNegative(where).toInt()
-
-        @JvmStatic private external fun nativeOpen(folder: String): Long
-        @JvmStatic private external fun nativeClose(job: Long)
-        @JvmStatic private external fun nativePause(job: Long, reason: Int)
-        @JvmStatic private external fun nativeCancel(job: Long)
-        @JvmStatic private external fun nativeDiscard(job: Long)
-        @JvmStatic private external fun nativeView(job: Long): JobView
-        @JvmStatic private external fun nativeLosses(job: Long): DoubleArray
-        @JvmStatic private external fun nativeEvaluated(job: Long, index: Int): StepEvaluation?
-        @JvmStatic private external fun nativeProblem(job: Long): ZoException?
-        @JvmStatic private external fun nativeRequest(job: Long): JobRequest?
-        @JvmStatic private external fun nativeSession(job: Long, cache: String?, keys: String?): Long
-
-        @JvmStatic
-        private external fun nativeStart(
-            job: Long, bundle: String, data: String, heldOut: String?, steps: Long, lr: Double, evaluate: Boolean,
-            evalEvery: Int, patience: Int, keep: Int, engineName: String?, answer: Int, cache: String?, keys: String?,
-        )
-
-        @JvmStatic
-        private external fun nativeWrite(file: String, examples: Array<Array<String>>, chats: BooleanArray, append: Boolean)
-
-        @JvmStatic
-        private external fun nativeRun(job: Long, listener: Any, pollSeconds: Double, cache: String?, keys: String?)
+        /** Writes or appends examples that a user typed, completely or not at all. Refuses those that cannot be learned. */
+        fun write(file: File, examples: List<Typed>, append: Boolean = false) =
+            Native.writeTyped(file.path, json(examples.map { it.json }), append)
     }
 }

@@ -14,7 +14,7 @@ class ChargingJob : JobService() {
     override fun onStartJob(parameters: JobParameters): Boolean {
         thread(name = "training") {
             model.train()
-            // Paused is what has a rest: the system's time was over, or memory was short.
+            // A paused run has steps left: the system's time was over, or memory was short.
             jobFinished(parameters, model.screen.view.phase == Phase.PAUSED)
         }
         return true

@@ -41,7 +41,7 @@ class TrainingService : Service() {
         model.pause(Reason.BACKGROUND)
     }
 
-    /** At most once a second: the system drops what comes faster. */
+    /** Updates the notification at most once a second, as the system drops faster updates. */
     private fun show() {
         getSystemService(NotificationManager::class.java).notify(NOTIFICATION, notification())
         main.postDelayed(follow, 1000)

@@ -9,7 +9,7 @@ import android.os.PowerManager
 import android.os.StatFs
 import zoexport.session.Conditions
 
-/** What the system says of heat, battery, storage and memory. */
+/** Asks the system for heat, battery, storage and memory. */
 class AndroidDevice(private val context: Context) {
     fun conditions(): Conditions {
         // The last broadcast, which stays: without a receiver nothing is registered.
@@ -29,7 +29,7 @@ class AndroidDevice(private val context: Context) {
         )
     }
 
-    /** The session's four: "light" is fair, "moderate" too, "severe" serious, and what is above it critical. */
+    /** Maps to the session's four levels: "light" and "moderate" are fair, "severe" is serious, all above are critical. */
     private fun heat(status: Int): Int = when {
         status <= PowerManager.THERMAL_STATUS_NONE -> 0
         status <= PowerManager.THERMAL_STATUS_MODERATE -> 1

@@ -15,9 +15,9 @@ enum class AdapterFile(val fileName: String, val mime: String) {
     ;
 
     /**
-     * Writes what a session has trained into [folder], anew: only what is whole is to be shared.
+     * Writes the adapter of a session into [folder], and replaces an earlier one.
      *
-     * @throws ZoException.InvalidArgument the bundle trains no adapter, or nothing was trained.
+     * @throws ZoException.InvalidArgument if the bundle trains no adapter, or nothing was trained.
      */
     fun write(session: TrainingSession, folder: File): File {
         if (session.info.steps == 0L) {

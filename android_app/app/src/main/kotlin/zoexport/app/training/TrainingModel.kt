@@ -10,12 +10,10 @@ import zoexport.session.JobRequest
 import zoexport.session.JobView
 import zoexport.session.LossPoint
 import zoexport.session.Message
-import zoexport.session.OnText
-import zoexport.session.OnUnpacked
+import zoexport.session.OnPart
 import zoexport.session.PackedBundle
 import zoexport.session.Phase
 import zoexport.session.Reason
-import zoexport.session.StepEvaluation
 import zoexport.session.TrainingJob
 import zoexport.session.TrainingSession
 import zoexport.session.Typed
@@ -36,7 +34,7 @@ private val Phase.isActive: Boolean
         else -> false
     }
 
-/** What the screen shows. */
+/** Holds what the screen shows. */
 class Screen(
     val bundle: File?,
     val data: File?,
@@ -45,30 +43,29 @@ class Screen(
     val lr: Double?,
     val view: JobView,
     val losses: List<LossPoint>,
-    val evaluations: List<StepEvaluation>,
     /** Why the job failed, waits or is paused, or why a start was refused. */
     val problem: String?,
-    /** What a start asked: it is to be called again with an answer. */
+    /** The question of a start, which is to be called again with an answer. */
     val question: String?,
-    /** The bundle's; null: there is no bundle, or none that can be read. */
+    /** The engines of the bundle; null: there is no bundle, or it cannot be read. */
     val engines: BundleEngines?,
-    /** Which of them trains, or will when a run is started or gone on with; null: the bundle's own. */
+    /** The engine that trains, or will train when a run starts or resumes; null: the bundle's own. */
     val engineName: String?,
-    /** The one that may train in its place, after the failure that [problem] tells of. */
+    /** The engine that may train in its place, after the failure in [problem]. */
     val instead: String?,
 ) {
     val isActive: Boolean get() = view.phase.isActive
 
-    /** A run may be started: there is all that it needs, and none under way. */
+    /** Whether a run may start: nothing is missing, and none runs. */
     val canStart: Boolean get() = bundle != null && data != null && steps > 0 && !isActive
     val canResume: Boolean get() = view.phase == Phase.PAUSED
 }
 
-/** A question, and what the model answers with what was trained and without it. */
+/** Holds a question, and the answers of the trained and the untrained model. */
 class Exchange(val question: String, val trained: String, val untrained: String)
 
 /**
- * The one job of the app: what the screen shows and what its buttons do. All rules are the session's (docs/jobs.md). Calls that
+ * Manages the only job of the app, behind the screen and its buttons. All rules are the session's (docs/jobs.md). Calls that
  * read bundles or examples ([start], [startInstead], [resume], [train], [ask], [writeAdapter]) take a while, and are not for the
  * main thread.
  *
@@ -87,12 +84,11 @@ class TrainingModel(
     private val job = TrainingJob(folder, cache, trustedKeys)
     private val listeners = CopyOnWriteArrayList<() -> Unit>()
 
-    @Volatile private var wanted: JobRequest? = null
     @Volatile private var bundle: File? = job.request?.bundle
     @Volatile private var data: File? = job.request?.data
     @Volatile private var heldOut: File? = job.request?.heldOut
     @Volatile private var steps: Long = job.request?.steps ?: 100
-    @Volatile private var lr: Double? = job.request?.lr
+    @Volatile private var lr: Double? = (job.request?.settings?.get("lr") as Number?)?.toDouble()
     @Volatile private var engineName: String? = job.request?.engineName
     @Volatile private var engines: BundleEngines? = enginesOf(bundle)
     @Volatile private var whenCharging = false
@@ -106,20 +102,20 @@ class TrainingModel(
             val used = job.request?.engineName
             val question = problem as? ZoException.Question
             return Screen(
-                bundle, data, heldOut, steps, lr, view, job.losses, job.evaluations,
+                bundle, data, heldOut, steps, lr, view, job.losses,
                 problem?.message.takeIf { question == null }, question?.message, engines,
                 if (view.phase.isActive) used else engineName,
                 problem?.let { engines?.insteadOf(if (refused != null) engineName else used, it) },
             )
         }
 
-    /** [listener] is called on any thread where [screen] is another one. */
+    /** Calls [listener], on any thread, when [screen] has changed. */
     fun listen(listener: () -> Unit): AutoCloseable {
         listeners.add(listener)
         return AutoCloseable { listeners.remove(listener) }
     }
 
-    /** @param heldOut examples to evaluate on while it trains: the best evaluation's values are those that are shared. */
+    /** Changes the choices for the next run. With [heldOut] the weights of the best evaluation are shared. */
     fun choose(
         bundle: File? = this.bundle,
         data: File? = this.data,
@@ -138,14 +134,14 @@ class TrainingModel(
         tell()
     }
 
-    /** Has [engineName] train what is started or gone on with from now on; null: the bundle's own. */
+    /** Chooses the engine for runs that start or resume from now on; null: the bundle's own. */
     fun chooseEngine(engineName: String?) {
         this.engineName = engineName
         refused = null
         tell()
     }
 
-    /** Of a bundle that cannot be read, a start says why. */
+    /** Reads the engines of a bundle. If it cannot be read, a start says why. */
     private fun enginesOf(bundle: File?): BundleEngines? = try {
         bundle?.let { BundleEngines.of(it, trustedKeys) }
     } catch (_: ZoException) {
@@ -154,18 +150,18 @@ class TrainingModel(
 
     private val imports: File get() = folder.resolve("bundles")
 
-    /** Bundles that were imported. */
+    /** The imported bundles. */
     val bundles: List<File> get() = imports.listFiles { file -> file.isDirectory && !file.isHidden }.orEmpty().sorted()
 
     /**
-     * Imports a bundle that `zoexport pack` made, in place of one of its name; it is chosen then.
+     * Imports a bundle that `zoexport pack` made, replaces one of the same name, and chooses it.
      *
      * @param name of the file.
      * @return the bundle's folder.
-     * @throws ZoException no packed bundle, a damaged or untrusted one, too little room, or a run of the one that would give
-     *   way; nothing changes.
+     * @throws ZoException if the file is no bundle, is damaged or untrusted, there is too little room, or the bundle to
+     *   replace is training; nothing changes.
      */
-    fun importBundle(file: File, name: String, onUnpacked: OnUnpacked? = null): File {
+    fun importBundle(file: File, name: String, onUnpacked: OnPart = { _, _ -> false }): File {
         val target = imports.resolve(File(name).nameWithoutExtension.trimStart('.').ifEmpty { "bundle" })
         if (screen.isActive && job.request?.bundle == target) {
             throw ZoException.InvalidArgument("bundle ${target.name}", "a run that trains it", "one at rest", "Pause it first.")
@@ -176,32 +172,32 @@ class TrainingModel(
         return target
     }
 
-    /** Likewise of a computer's file: whether it was imported, and the folder, or the message's parts, a line each. */
+    /** Imports a file that a computer brought. Returns whether it worked, and the folder, or the message in four lines. */
     fun importPushed(file: File): Pair<Boolean, String> = try {
         true to importBundle(file, file.name).path
     } catch (error: ZoException) {
         false to listOf(error.where, error.found, error.expected, error.fix).joinToString("\n")
     }
 
-    /** The conversation that is being typed. */
+    /** The conversation that the user is typing. */
     @Volatile var typedTurns: List<Message> = emptyList()
         private set
 
-    /** Adds a turn to the conversation that is being typed; [system], where it is not empty, begins it. */
+    /** Adds a turn to the typed conversation; [system], unless it is empty, begins it. */
     fun typeTurn(user: String, assistant: String, system: String = "") {
         val begin = if (typedTurns.isEmpty() && system.isNotEmpty()) listOf(Message("system", system)) else typedTurns
         typedTurns = begin + Message("user", user) + Message("assistant", assistant)
         tell()
     }
 
-    /** Takes the conversation that was typed as an example. */
+    /** Adds the typed conversation to the examples. */
     fun typeChat() {
         type(Typed(typedTurns))
         typedTurns = emptyList()
         tell()
     }
 
-    /** Takes an example that the user typed. It is added to those of a file, which is chosen then. */
+    /** Adds a typed example to a file, and chooses that file. */
     fun type(example: Typed) {
         TrainingJob.write(typed, listOf(example), append = true)
         choose(data = typed)
@@ -209,16 +205,17 @@ class TrainingModel(
 
     private val typed: File get() = folder.resolve("typed.jsonl")
 
-    /** Starts the run that the screen describes. What is refused or asked is on the screen. */
+    /** Starts the run that the screen describes. A refusal or a question appears on the screen. */
     fun start(answer: Answer = Answer.ASK, whenCharging: Boolean = false) {
         if (!screen.canStart) return
         val asked = JobRequest(
-            checkNotNull(bundle), checkNotNull(data), steps, lr, heldOut, engineName = engineName,
+            checkNotNull(bundle), checkNotNull(data), steps, lr?.let { mapOf("lr" to it) }.orEmpty(), heldOut,
+            engineName = engineName,
         )
         start(asked, answer, whenCharging)
     }
 
-    /** Starts what has failed once more, with the engine that the screen offers in its place and from now on. */
+    /** Starts the failed run once more, with the engine that the screen offers, and chooses that engine. */
     fun startInstead() {
         chooseEngine(screen.instead ?: return)
         start(whenCharging = whenCharging)
@@ -237,7 +234,7 @@ class TrainingModel(
         tell()
     }
 
-    /** Goes on with a run that is paused, also one of another process, and with the engine that is chosen now. */
+    /** Resumes a paused run, also one of another process, with the chosen engine. */
     fun resume() {
         val asked = job.request?.takeIf { screen.canResume } ?: return
         if (asked.engineName == engineName) {
@@ -253,14 +250,14 @@ class TrainingModel(
         if (reason == Reason.ASKED) launcher.stop()
     }
 
-    /** Ends the run after its step. Its state stays: it can be shared, and another start goes on from it. */
+    /** Ends the run after its step. Its state stays: it can be shared, and another start continues it. */
     fun cancel() {
         job.cancel()
         launcher.stop()
         tell()
     }
 
-    /** Removes what was trained and the examples that were typed. Only while nothing runs. */
+    /** Removes the trained state and the typed examples, unless a run is active. */
     fun discard() {
         if (screen.isActive) return
         job.discard()
@@ -271,35 +268,35 @@ class TrainingModel(
         tell()
     }
 
-    /** Trains what was started, until it is done, paused or failed. */
+    /** Trains until the run is done, paused or failed. */
     fun train() {
         if (job.request == null) return
         refused = null
         try {
-            job.run(conditions, pollSeconds, ::tell)
+            job.run(conditions, mapOf("poll_seconds" to pollSeconds), ::tell)
         } catch (_: ZoException) {
             tell() // the job's own problem
         }
     }
 
-    /** What [action] makes of the bundle with what was trained so far. */
+    /** Runs [action] on the bundle with what was trained so far. */
     fun <T> withSession(action: (TrainingSession) -> T): T = job.session().use(action)
 
-    /** What was asked and answered. */
+    /** The questions and answers so far. */
     @Volatile var talk: List<Exchange> = emptyList()
         private set
 
     /**
-     * Asks the model with what was trained, and without it. Where it has a chat template, what was asked before comes first, each
-     * time with the answers of the same side; else a question stands alone.
+     * Asks the trained and the untrained model. With a chat template, each continues its own conversation; otherwise a
+     * question stands alone.
      *
-     * @param onText gets the answers piece by piece; true ends the one that the piece is of.
+     * @param onText receives pieces of the answers, and whether the trained model wrote them; true ends that answer.
      */
     fun ask(question: String, maxTokens: Int = 256, onText: (Boolean, String) -> Boolean = { _, _ -> false }): Exchange =
         withSession { session ->
             val (trained, untrained) = listOf(true, false).map { which ->
                 val options = GenerateOptions(maxTokens, untrained = !which)
-                val listener = OnText { onText(which, it) }
+                val listener = { piece: String -> onText(which, piece) }
                 val before = talk.flatMap {
                     listOf(Message("user", it.question), Message("assistant", if (which) it.trained else it.untrained))
                 }

@@ -9,7 +9,7 @@ import zoexport.app.R
 import zoexport.session.LossPoint
 import zoexport.session.StepEvaluation
 
-/** Losses over steps, from zero to the largest: those of the steps, and with dots those of held-out examples. */
+/** Draws losses over steps, from zero to the largest; losses on held-out examples have dots. */
 class LossChart(context: Context) : View(context) {
     private val line = Paint(Paint.ANTI_ALIAS_FLAG).apply {
         style = Paint.Style.STROKE

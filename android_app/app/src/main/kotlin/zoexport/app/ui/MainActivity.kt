@@ -31,7 +31,7 @@ import zoexport.session.Answer
 import zoexport.session.Typed
 import zoexport.session.ZoException
 
-/** The one screen: what is trained, the run's buttons, how it goes, and what the model says before and after. */
+/** Shows the only screen: the choices for a run, its buttons, its progress, and answers of the model before and after. */
 class MainActivity : Activity() {
     private val app get() = application as ZoApplication
     private val model get() = app.model
@@ -140,7 +140,7 @@ class MainActivity : Activity() {
         state.text = listOfNotNull(title(screen.view), screen.problem).joinToString("\n")
         engine.text = engine(screen)
         heldOut.text = getString(R.string.held_out, screen.heldOut?.name ?: getString(R.string.data_missing))
-        chart.show(screen.losses, screen.evaluations)
+        chart.show(screen.losses, screen.view.evaluations)
         details.text = numbers(screen.view)
         turns.text = model.typedTurns.joinToString("\n") { "${it.role}: ${it.content}" }
         if (!asking) show(model.talk)
@@ -177,12 +177,12 @@ class MainActivity : Activity() {
         thread { model.start(answer, whenCharging) }
     }
 
-    /** The state has steps of something else: what is meant is the person's to say. */
+    /** Asks the user what to do with a state that has steps of something else. */
     private fun askWhich(message: String) {
         AlertDialog.Builder(this)
             .setMessage(message)
             .setPositiveButton(R.string.go_on) { _, _ -> start(Answer.CONTINUE, false) }
-            .setNegativeButton(R.string.anew) { _, _ -> start(Answer.ANEW, false) }
+            .setNegativeButton(R.string.anew) { _, _ -> start(Answer.RESTART, false) }
             .setNeutralButton(R.string.cancel, null)
             .show()
     }
@@ -194,7 +194,7 @@ class MainActivity : Activity() {
         completion.setText("")
     }
 
-    @Suppress("DEPRECATION") // what replaces it is AndroidX's
+    @Suppress("DEPRECATION") // its replacement belongs to AndroidX
     private fun pick(request: Int) {
         val intent = Intent(Intent.ACTION_OPEN_DOCUMENT).setType("*/*").addCategory(Intent.CATEGORY_OPENABLE)
         startActivityForResult(intent, request)

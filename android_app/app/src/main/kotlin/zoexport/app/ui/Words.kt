@@ -8,9 +8,9 @@ import zoexport.session.JobView
 import zoexport.session.Phase
 import zoexport.session.Reason
 
-// What the screen and the notification say.
+// Texts of the screen and the notification.
 
-/** Where a job is, in a few words. */
+/** Says where a job is, in a few words. */
 fun Context.title(view: JobView): String = when (view.phase) {
     Phase.IDLE -> getString(R.string.state_idle)
     Phase.PREPARING -> getString(R.string.state_preparing)
@@ -30,13 +30,13 @@ fun Context.title(view: JobView): String = when (view.phase) {
     )
 }
 
-/** Which engine trains, of a bundle that has one for the CPU beside the GPU's; of others nothing. */
+/** Names the engine that trains, if the bundle has one for the CPU beside the GPU's. */
 fun Context.engine(screen: Screen): String {
     val fallback = screen.engines?.fallback ?: return ""
     return getString(if (screen.engineName == fallback) R.string.engine_cpu else R.string.engine_gpu)
 }
 
-/** The run's numbers, a line each. */
+/** Lists the numbers of the run, one per line. */
 fun Context.numbers(view: JobView): String = listOfNotNull(
     view.loss?.let { getString(R.string.loss, it) },
     view.secondsLeft?.let { getString(R.string.time_left, (it / 60).toLong(), (it % 60).toLong()) },
