@@ -65,8 +65,8 @@ final class AppModel {
     func choose(bundle: String, data: String, steps: UInt64, lr: Double?, heldOut: String?) {
         let folder = places.bundles.appendingPathComponent(bundle, isDirectory: true)
         model.choose(JobRequest(
-            bundle: folder, data: places.data.appendingPathComponent(data), steps: steps, lr: lr,
-            heldOut: heldOut.map { places.data.appendingPathComponent($0) }
+            bundle: folder, data: places.data.appendingPathComponent(data), steps: steps,
+            settings: lr.map { ["lr": Setting($0)] } ?? [:], heldOut: heldOut.map { places.data.appendingPathComponent($0) }
         ))
     }
 
@@ -132,13 +132,12 @@ final class AppModel {
 
     /// The adapter to share, in PEFT's folder or as llama.cpp's file; nil after saying why not.
     func adapter(_ format: AdapterFormat) async -> URL? {
-        let target: URL
-        switch format {
-        case .peft: target = places.cache.appendingPathComponent("adapter", isDirectory: true)
-        case .gguf: target = places.cache.appendingPathComponent("adapter.gguf")
-        }
+        let isFolder = format == .peft
+        let target = places.cache.appendingPathComponent(isFolder ? "adapter" : "adapter.gguf", isDirectory: isFolder)
         do {
-            try await model.withSession { try $0.exportAdapter(to: target, format: format, replace: true) }
+            try await model.withSession {
+                try $0.exportAdapter(to: target, format: format, outtype: isFolder ? nil : .f16, replace: true)
+            }
             return target
         } catch {
             message = "\(error)"

@@ -1,7 +1,7 @@
 import Foundation
 import ZoSession
 
-/// What iOS says of the device. Of the battery the system takes care itself, by its low power mode and what it lets run.
+/// The condition of the device by iOS. The system takes care of the battery itself, by its low power mode.
 enum Device {
     static func conditions(at folder: URL) -> Conditions {
         let free = try? folder.resourceValues(forKeys: [.volumeAvailableCapacityForImportantUsageKey])

@@ -3,17 +3,10 @@ import Foundation
 import ZoCoreML
 import ZoSession
 
-/// What runs a bundle's programs: Core ML for its packages; for others what the library has, which is MLX.
+/// Chooses the engine of a bundle: Core ML for its packages, and the library's own, which is MLX, for others.
 enum Engines {
-    private struct Manifest: Decodable {
-        let engine: String
-    }
-
-    /// The engine that a bundle names; nil of what is no manifest, which the session says.
-    static func name(of bundle: URL) -> String? {
-        let content = try? Data(contentsOf: bundle.appendingPathComponent("manifest.json"))
-        return content.flatMap { try? JSONDecoder().decode(Manifest.self, from: $0) }?.engine
-    }
+    /// The engine that a bundle names; nil without a manifest, which the session reports.
+    static func name(of bundle: URL) -> String? { try? BundleEngines(of: bundle).own }
 
     static func engine(of bundle: URL, cache: URL) async throws -> (any Engine)? {
         guard name(of: bundle) == "coreml" else { return nil }

@@ -1,7 +1,7 @@
 import Foundation
 import ZoSession
 
-/// What Python's host wrote into a case folder (tests/support/hosts.py). `ZOEXPORT_CASES` has those folders by name.
+/// A case folder that Python's host wrote (tests/support/hosts.py). `ZOEXPORT_CASES` has those folders by name.
 package struct Case {
     package let name: String
     package let folder: URL
@@ -16,8 +16,9 @@ package struct Case {
     }
 
     package var bundle: URL { folder.appendingPathComponent("bundle") }
-    package var seed: UInt64 { UInt64(expected.settings.seed)! }
-    /// Where the states of this case go.
+    /// The seed of the case, which is beyond Int64.
+    package var seed: UInt64 { UInt64(expected.settings["seed"]!.string!)! }
+    /// The folder of this case's states.
     package var states: URL {
         Case.file("ZOEXPORT_OUTPUT").appendingPathComponent(name).appendingPathComponent(expected.states)
     }
@@ -50,32 +51,12 @@ package struct Case {
         if let state {
             try session.attach(states.appendingPathComponent(state), seed: seed)
         }
-        var run = try session.run
-        run.lr = expected.settings.lr
-        run.batch = expected.settings.batch
-        run.seed = seed
-        run.loss = expected.settings.loss == "choices" ? .choices : .full
-        run.schedule = expected.settings.lrSchedule == "cosine" ? .cosine : .constant
-        try session.configure(run)
+        try session.configure(expected.settings.merging(["seed": Setting(seed)]) { $1 })
         return session
     }
 }
 
 package struct Expected: Decodable {
-    package struct Settings: Decodable {
-        package let lr: Double
-        package let loss: String
-        package let lrSchedule: String
-        package let batch: UInt32
-        package let seed: String
-    }
-
-    package struct Defaults: Decodable {
-        package let batch: UInt32
-        package let lr: Double
-        package let seed: String
-    }
-
     package struct Info: Decodable {
         package let bundleId: String
         package let method: String
@@ -113,11 +94,11 @@ package struct Expected: Decodable {
         package let fix: String
     }
 
-    package let threads: UInt32
+    package let threads: Int
     package let steps: UInt64
     package let states: String
     package let settings: Settings
-    package let defaults: Defaults
+    package let defaults: Settings
     package let trusted: String
     package let other: String
     package let info: Info

@@ -22,19 +22,16 @@ let places = Places(root: output.appendingPathComponent("app"), cache: output.ap
 let keys = try String(contentsOf: folder.appendingPathComponent("life.pub"), encoding: .utf8)
     .split(separator: "\n").map(String.init)
 let bundle = try places.importBundle(folder.appendingPathComponent("life.zobundle"), trustedKeys: keys)
-let job = try TrainingJob(folder: places.root)
 let packed = places.cache.appendingPathComponent("packed").path
+let job = try TrainingJob(folder: places.root, cache: packed, trustedKeys: keys)
 let data = folder.appendingPathComponent("life.jsonl")
 let request = JobRequest(
     bundle: bundle, data: data, steps: UInt64(CommandLine.arguments[3])!,
     heldOut: folder.appendingPathComponent("held-out.jsonl")
 )
-try job.start(request, answer: .ask, engine: nil, cache: packed, trustedKeys: keys)
+try job.start(request)
 let looks = Looks()
-try job.run(
-    engine: nil, cache: packed, trustedKeys: keys,
-    conditions: {
-        if looks.isTenth() { kill(getpid(), SIGKILL) }
-        return ZoSession.Conditions()
-    }
-)
+try job.run(conditions: {
+    if looks.isTenth() { kill(getpid(), SIGKILL) }
+    return ZoSession.Conditions()
+})

@@ -2,7 +2,7 @@ import XCTest
 import ZoSession
 import ZoTraining
 
-/// What becomes of a run when the person leaves the app, comes back, or the system ends it.
+/// The run when the person leaves the app, comes back, or the system ends it.
 final class AbsenceTests: XCTestCase {
     func testARunThatMayNotGoOnIsPausedAndGoesOnAfterwards() {
         var absence = Absence()

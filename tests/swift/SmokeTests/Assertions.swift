@@ -20,13 +20,13 @@ func assertFails<Result>(
     return nil
 }
 
-/// What the session evaluates to is what Python's did: loss, accuracy, accuracy of tokens, examples.
+/// The session evaluates as Python's did: loss, accuracy, accuracy of tokens, examples.
 func assertEvaluation(
     _ wanted: [Double?], _ session: TrainingSession, _ dataset: Dataset, _ bounds: Expected.Bounds? = nil
 ) throws {
     let found = try session.evaluate(dataset)
     XCTAssertEqual([found.accuracy, found.tokenAccuracy, Double(found.examples)], Array(wanted.dropFirst()))
-    XCTAssertLessThanOrEqual(abs(found.loss / wanted[0]! - 1), bounds?.loss ?? 0)
+    XCTAssertLessThanOrEqual(abs(try XCTUnwrap(found.loss) / wanted[0]! - 1), bounds?.loss ?? 0)
 }
 
 /// The losses of a run's steps, as bits.

@@ -21,21 +21,21 @@ final class EngineNameTests: XCTestCase {
         var request = JobRequest(
             bundle: bundle, data: Case.file("ZOEXPORT_TEXTS").appendingPathComponent("data.jsonl"), steps: 2
         )
-        let job = try TrainingJob(folder: folder)
-        let failure = try XCTUnwrap(assertFails(.engine) { try job.start(request, cache: "") })
+        let job = try TrainingJob(folder: folder, cache: "")
+        let failure = try XCTUnwrap(assertFails(.engine) { try job.start(request) })
         XCTAssertTrue(failure.fix.contains("Choose the engine executorch"), failure.fix)
         XCTAssertEqual(engines.instead(of: nil, after: failure), engines.fallback)
         XCTAssertNil(engines.instead(of: engines.fallback, after: failure))
         XCTAssertNil(try BundleEngines(of: Case().bundle).instead(of: nil, after: failure))
         request.engineName = engines.fallback
-        try job.start(request, cache: "")
+        try job.start(request)
         try job.close()
         // As another process finds it.
-        let again = try TrainingJob(folder: folder)
+        let again = try TrainingJob(folder: folder, cache: "")
         XCTAssertEqual(try again.request?.engineName, "executorch")
-        try again.run(cache: "", conditions: { ZoSession.Conditions() })
+        try again.run(conditions: { ZoSession.Conditions() })
         XCTAssertEqual(try again.view.step, 2)
-        XCTAssertEqual(try again.session(cache: "").info.engine, "executorch")
+        XCTAssertEqual(try again.session().info.engine, "executorch")
     }
 
     func testASessionOpensWithTheEngineThatIsNamed() throws {

@@ -44,7 +44,7 @@ final class EngineTests: XCTestCase {
         try dataset.add([Candidate(tokens: [5, 6, 7], labels: [-100, 20, 40])])
         let session = try TrainingSession(bundle: test.bundle, engine: engine)
         let evaluation = try session.evaluate(dataset)
-        XCTAssertEqual(evaluation.loss, 0.3, accuracy: 1e-6)
+        XCTAssertEqual(try XCTUnwrap(evaluation.loss), 0.3, accuracy: 1e-6)
         XCTAssertNil(evaluation.accuracy)
         let step = try session.step(dataset, indices: [0])
         // All copies have the same loss, so no direction is better than another.

@@ -18,17 +18,17 @@ final class ExampleTests: XCTestCase {
         for name in ["data", "mixed"] {
             let expected = try Dataset(), found = try Dataset()
             try expected.load(texts.appendingPathComponent("\(name).examples.jsonl"))
-            let shortened = try found.read(texts.appendingPathComponent("\(name).jsonl"), bundle: bundle)
+            let report = try found.read(texts.appendingPathComponent("\(name).jsonl"), bundle: bundle)
             let wanted = try String(contentsOf: texts.appendingPathComponent("\(name).shortened"), encoding: .utf8)
-            XCTAssertEqual(shortened, UInt64(wanted))
-            XCTAssertEqual(try found.count, try expected.count)
+            XCTAssertEqual(report.shortened, UInt64(wanted))
+            XCTAssertEqual([report.examples, try found.count], [try expected.count, try expected.count])
             XCTAssertEqual(try found.digest, try expected.digest)
         }
     }
 
     func testRowsAreThoseOfPython() throws {
         let found = try Dataset()
-        try found.read(texts.appendingPathComponent("mixed.jsonl"), bundle: bundle, pack: true)
+        try found.read(texts.appendingPathComponent("mixed.jsonl"), bundle: bundle, settings: ["pack": "on"])
         XCTAssertEqual(try found.digest, try String(contentsOf: texts.appendingPathComponent("mixed.packed"), encoding: .utf8))
     }
 
@@ -43,7 +43,8 @@ final class ExampleTests: XCTestCase {
         }
         let dataset = try Dataset()
         XCTAssertEqual(assertFails(.data) { try dataset.read(written(" \n\r\n"), bundle: bundle) }?.found, "no examples")
-        assertFails(.data) { try dataset.read(written(good), bundle: bundle, loss: .choices) }
+        assertFails(.data) { try dataset.read(written(good), bundle: bundle, settings: ["loss": "choices"]) }
+        assertFails(.invalidArgument) { try dataset.read(written(good), bundle: bundle, settings: ["loss": "none"]) }
         assertFails(.data) { try dataset.read(texts.appendingPathComponent("nowhere.jsonl"), bundle: bundle) }
         assertFails(.bundle) { try dataset.read(written(good), bundle: texts) }
     }
@@ -65,7 +66,7 @@ final class ExampleTests: XCTestCase {
         XCTAssertEqual(try dataset.count, 2)
     }
 
-    /// What is typed trains on the examples that Python makes of the lines of tests/support/text_cases.py.
+    /// Typed examples are those that Python makes of the lines of tests/support/text_cases.py.
     func testWhatIsTypedBecomesPythonsExamples() throws {
         let file = FileManager.default.temporaryDirectory.appendingPathComponent("\(UUID().uuidString) é.jsonl")
         var long = TypedExample.conversation
@@ -99,7 +100,7 @@ final class ExampleTests: XCTestCase {
             }
             XCTAssertEqual(error?.found, what)
         }
-        assertFails(.invalidArgument) { try TypedExample.write([TypedExample(prompt: "a\0")], to: file) }
+        assertFails(.data) { try TypedExample.write([TypedExample(prompt: "a")], to: file) }
         XCTAssertEqual(try Data(contentsOf: file), before)
         try TypedExample.write([], to: file)
         XCTAssertEqual(try Data(contentsOf: file), Data())

@@ -59,7 +59,7 @@ final class GenerationTests: XCTestCase {
         let cases = try decoder.decode(
             [Expected].self, from: Data(contentsOf: folder.appendingPathComponent("cases.json"))
         )
-        XCTAssertEqual(try session.adapters, ["a", "b"])
+        XCTAssertEqual(try session.info.adapters, ["a", "b"])
         XCTAssertGreaterThan(cases.count, 10)
         for expected in cases {
             var pieces = ""
@@ -90,7 +90,7 @@ final class GenerationTests: XCTestCase {
         let adapted = try session.generate(prompt, options: options).text
         XCTAssertNotEqual(plain, adapted)
         try session.dropAdapter("b")
-        XCTAssertEqual(try session.adapters, ["a"])
+        XCTAssertEqual(try session.info.adapters, ["a"])
         assertFails(.state) {
             try self.session.loadAdapter("a", from: self.folder.appendingPathComponent("bundle"))
         }
@@ -107,7 +107,7 @@ final class GenerationTests: XCTestCase {
         let output = files.temporaryDirectory.appendingPathComponent(UUID().uuidString)
         defer { try? files.removeItem(at: output) }
         let file = output.appendingPathComponent("é.gguf")
-        try session.exportAdapter(to: file, format: .gguf(.q8_0))
+        try session.exportAdapter(to: file, format: .gguf, outtype: .q8_0)
         XCTAssertEqual(try Data(contentsOf: file), try Data(contentsOf: folder.appendingPathComponent("exported.gguf")))
         let peft = output.appendingPathComponent("peft")
         try session.exportAdapter(to: peft)
@@ -117,7 +117,7 @@ final class GenerationTests: XCTestCase {
                 try Data(contentsOf: folder.appendingPathComponent("exported").appendingPathComponent(name))
             )
         }
-        assertFails(.invalidArgument) { try self.session.exportAdapter(to: file, format: .gguf()) }
+        assertFails(.invalidArgument) { try self.session.exportAdapter(to: file, format: .gguf) }
         try session.exportAdapter(to: peft, replace: true)
         XCTAssertEqual(try files.contentsOfDirectory(atPath: output.path).count, 2)
     }

@@ -47,10 +47,8 @@ final class GoldenTests: XCTestCase {
         for run in golden.trajectories {
             for place in [run.method, "\(run.method)-mlx"] {
                 let session = try open(place)
-                var configured = try session.run
-                XCTAssertEqual(configured.seed, UInt64(run.seed, radix: 16))
-                configured.totalSteps = run.steps
-                try session.configure(configured)
+                XCTAssertEqual(try session.settings["seed"]?.integer, UInt64(run.seed, radix: 16))
+                try session.configure(["total_steps": Setting(run.steps)])
                 for (number, batch) in run.batches.enumerated() {
                     let step = try session.step(dataset, indices: batch)
                     XCTAssertEqual(step.losses.count, run.losses[number].count)

@@ -111,7 +111,7 @@ final class LifeTests: XCTestCase {
         XCTAssertEqual(view.after?.loss, expected.after.loss)
         XCTAssertEqual(view.after?.accuracy, expected.after.accuracy)
         XCTAssertEqual(view.bestStep, expected.best)
-        XCTAssertEqual(model.screen.evaluations.filter(\.isBest).map(\.step), [expected.best])
+        XCTAssertEqual(view.evaluations.filter(\.isBest).map(\.step), [expected.best])
         for trained in [true, false] {
             let text = try await model.withSession { session in
                 var options = GenerateOptions()
@@ -136,7 +136,7 @@ final class LifeTests: XCTestCase {
         let (peft, gguf) = (output.appendingPathComponent("peft"), output.appendingPathComponent("adapter.gguf"))
         try await model.withSession {
             try $0.exportAdapter(to: peft)
-            try $0.exportAdapter(to: gguf, format: .gguf(.f32))
+            try $0.exportAdapter(to: gguf, format: .gguf, outtype: .f32)
         }
         let states = root.appendingPathComponent("states")
         let names = try FileManager.default.contentsOfDirectory(atPath: states.path)
@@ -146,7 +146,7 @@ final class LifeTests: XCTestCase {
         )
     }
 
-    /// Of a model without a chat template every question is a prompt of its own; it cannot learn conversations, which another can.
+    /// A model without a chat template takes every question as its own prompt. It cannot learn conversations; another can.
     func testAModelWithoutATemplateIsPrompted() async throws {
         let expected = try expected()
         let root = output.appendingPathComponent("prompts")

@@ -21,10 +21,10 @@ final class SessionTests: XCTestCase {
         let steps = Int(expected.steps)
         XCTAssertEqual([info.rows, info.seqLen, info.copies, info.queries, info.maxLabels, steps], known.numbers)
         XCTAssertEqual(info.steps, 0)
-        let run = try session.run
-        XCTAssertEqual(run.lr, expected.defaults.lr)
-        XCTAssertEqual(run.batch, expected.defaults.batch)
-        XCTAssertEqual(String(run.seed), expected.defaults.seed)
+        let settings = try session.settings
+        XCTAssertEqual(settings["lr"], expected.defaults["lr"])
+        XCTAssertEqual(settings["batch"], expected.defaults["batch"])
+        XCTAssertEqual(settings["seed"]?.integer.map(String.init), expected.defaults["seed"]?.string)
         let slots = try session.slots
         XCTAssertEqual(slots.count, expected.slots.count)
         for (slot, wanted) in zip(slots, expected.slots) {
@@ -33,6 +33,16 @@ final class SessionTests: XCTestCase {
             XCTAssertEqual(slot.shape, wanted.shape)
             XCTAssertEqual(slot.elements, slot.shape.reduce(1, *))
         }
+    }
+
+    func testSettingsPassByKey() throws {
+        let session = try test.prepared(nil)
+        XCTAssertEqual(try session.settings["seed"]?.integer, test.seed)
+        try session.configure(["lr": 0.25, "lr_schedule": "constant", "accumulate": 2])
+        let settings = try session.settings
+        XCTAssertEqual([settings["lr"], settings["lr_schedule"], settings["accumulate"]], [0.25, "constant", 2])
+        XCTAssertEqual(settings["loss"]?.string, expected.settings["loss"]?.string)
+        XCTAssertEqual(settings["seed"]?.integer, test.seed)
     }
 
     func testAnotherThreadCancels() throws {
@@ -160,12 +170,7 @@ final class SessionTests: XCTestCase {
         func attached(_ rate: Double?, recover: Bool = false, changeSettings: Bool = false) throws -> TrainingSession {
             let session = try test.open()
             try session.attach(state, recover: recover, changeSettings: changeSettings)
-            if let rate {
-                var run = try session.run
-                run.lr = rate
-                run.schedule = .constant
-                try session.configure(run)
-            }
+            if let rate { try session.configure(["lr": Setting(rate), "lr_schedule": "constant"]) }
             return session
         }
         let first = try attached(0.25)
@@ -197,18 +202,15 @@ final class SessionTests: XCTestCase {
         let session = try test.prepared("held")
         let locked = assertFails(.state) { try test.open().attach(test.states.appendingPathComponent("held")) }
         XCTAssertTrue(locked?.where.contains(test.states.lastPathComponent) == true)
-        var run = try session.run
-        run.seed = 1
-        assertFails(.state) { try session.configure(run) }
-        run = try session.run
-        run.lr = 0
-        XCTAssertEqual(assertFails(.invalidArgument) { try session.configure(run) }?.where, "lr")
+        assertFails(.state) { try session.configure(["seed": 1]) }
+        for (key, value) in [("lr", 0), ("lr", Setting(Double.nan)), ("rate", 1)] {
+            let refused = assertFails(.invalidArgument) { try session.configure([key: value]) }
+            XCTAssertEqual(refused?.where, "setting '\(key)'")
+        }
         XCTAssertEqual(assertFails(.invalidArgument) { try session.readSlot("nothing") }?.where, "slot nothing")
         assertFails(.invalidArgument) { try session.readSlot("\(try session.slots[0].name)\0") }
         assertFails(.invalidArgument) { try session.record(0) }
-        run.lr = 1e6
-        run.schedule = .constant
-        try session.configure(run)
+        try session.configure(["lr": 1e6, "lr_schedule": "constant"])
         let diverged = assertFails(.diverged) { try session.train(dataset, totalSteps: 200) }
         XCTAssertTrue(diverged?.fix.contains("Lower lr") == true)
 

@@ -4,10 +4,10 @@ import XCTest
 import ZoSession
 import ZoTraining
 
-/// What the screens show, over real bundles.
+/// The state of the screens, over real bundles.
 @MainActor
 final class TrainingModelTests: XCTestCase {
-    /// What the device says, and what happens when it is asked.
+    /// The condition of the device, and an action when it is asked.
     private final class Device: @unchecked Sendable {
         private let lock = NSLock()
         private var told = ZoSession.Conditions()
@@ -220,6 +220,32 @@ final class TrainingModelTests: XCTestCase {
         XCTAssertEqual([model.screen.view.step, model.screen.view.steps], [4, 4])
     }
 
+    func testARequestKeepsItsSettings() async throws {
+        let model = try model()
+        let data = places.data.appendingPathComponent("data.jsonl")
+        var request = JobRequest(
+            bundle: places.bundles.appendingPathComponent("mebp", isDirectory: true), data: data, steps: 2,
+            settings: ["lr": 0.25, "lr_schedule": "constant", "clip": 1], heldOut: data
+        )
+        (request.evalEvery, request.patience, request.keep) = (1, 9, .last)
+        model.choose(request)
+        model.start()
+        await model.finished()
+        XCTAssertEqual(model.screen.view.phase, .done, "\(String(describing: model.screen.problem))")
+        XCTAssertEqual(model.screen.view.evaluations.map(\.step), [0, 1, 2])
+        XCTAssertEqual(try self.model().screen.request, request)
+        let record = states.appendingPathComponent(try names(states)[0]).appendingPathComponent("run.json")
+        let kept = try JSONDecoder().decode(Settings.self, from: Data(contentsOf: record))["settings"]?.value
+        let settings = try XCTUnwrap(kept as? Settings)
+        XCTAssertEqual([settings["lr"], settings["clip"], settings["lr_schedule"]], [0.25, 1, "constant"])
+        request.settings = ["rate": 1]
+        model.choose(request)
+        model.start()
+        await model.finished()
+        XCTAssertEqual(model.screen.problem?.kind, .invalidArgument)
+        XCTAssertEqual(model.screen.request, request)
+    }
+
     func testBadBundlesBadDataAndBadStatesAreSaid() async throws {
         func refused(_ request: JobRequest) async throws -> ZoError.Kind? {
             let model = try model()
@@ -288,7 +314,7 @@ final class TrainingModelTests: XCTestCase {
         try await model.withSession { try $0.exportAdapter(to: adapter, replace: true) }
         XCTAssertEqual(try names(adapter).count, 2)
         let gguf = output.appendingPathComponent("adapter.gguf")
-        try await model.withSession { try $0.exportAdapter(to: gguf, format: .gguf(.f16)) }
+        try await model.withSession { try $0.exportAdapter(to: gguf, format: .gguf, outtype: .f16) }
         XCTAssertEqual(try Data(contentsOf: gguf).prefix(4), Data("GGUF".utf8))
         try FileManager.default.copyItem(
             at: states.appendingPathComponent(try names(states)[0]), to: output.appendingPathComponent("state")

@@ -108,8 +108,8 @@ final class TrajectoryTests: XCTestCase {
                     try session.replaySlot(slot.name, updates: 4).map(bits), try session.readSlot(slot.name).map(bits)
                 )
                 XCTAssertEqual(
-                    try session.replaySlotBytes(slot.name, updates: 3),
-                    try session.readSlotBytes(slot.name, finished: false)
+                    try session.replaySlot(slot.name, updates: 3).map(bits),
+                    try session.readSlot(slot.name, finished: false).map(bits)
                 )
             } else {
                 assertFails(.invalidArgument) { try session.replaySlot(slot.name, updates: 4) }

@@ -32,8 +32,10 @@ struct RunView: View {
                     ForEach(screen.losses, id: \.step) {
                         LineMark(x: .value("Step", $0.step), y: .value("Loss", $0.loss))
                     }
-                    ForEach(screen.evaluations, id: \.step) {
-                        PointMark(x: .value("Step", $0.step), y: .value("Held out", $0.loss))
+                    ForEach(view.evaluations, id: \.step) { evaluation in
+                        if let loss = evaluation.loss {
+                            PointMark(x: .value("Step", evaluation.step), y: .value("Held out", loss))
+                        }
                     }
                 }
                 .frame(height: 200)

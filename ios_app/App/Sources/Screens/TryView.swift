@@ -24,7 +24,7 @@ struct TryView: View {
             .disabled(isAsking || model.screen.isActive)
             Section {
                 Button("Make PEFT’s files") { share(.peft) }
-                Button("Make llama.cpp’s file") { share(.gguf(.f16)) }
+                Button("Make llama.cpp’s file") { share(.gguf) }
                 if let shared { ShareLink("Share the adapter", item: shared) }
             } footer: {
                 Text("Whoever gets the adapter gets what it learned from the examples.")

@@ -1,7 +1,7 @@
 import Foundation
 import ZoSession
 
-/// What the engine reads of a bundle's manifest.json (docs/bundle.md).
+/// The part of a bundle's manifest (docs/bundle.md) that the engine needs.
 struct BundleManifest: Decodable {
     struct Program: Decodable {
         let name: String
@@ -9,8 +9,7 @@ struct BundleManifest: Decodable {
         let file: String
         /// The function.
         let method: String
-        let inputs: [Value]
-        let outputs: [Value]
+        let inputs, outputs: [Value]
 
         /// The .mlpackage that `file` is in.
         var package: String? {
@@ -20,8 +19,7 @@ struct BundleManifest: Decodable {
     }
 
     struct Value: Decodable {
-        let name: String
-        let dtype: String
+        let name, dtype: String
         let shape: [Size]
     }
 
@@ -44,35 +42,17 @@ struct BundleManifest: Decodable {
     }
 
     struct Generate: Decodable {
-        /// Missing where the bundle has none.
+        /// nil if the bundle generates nothing.
         let programs: [Program]?
     }
 
-    let bundleId: String
-    let engine: String
+    let bundleId, engine: String
     let programs: [Program]
     let generate: Generate?
 
-    /// Those that train, and those that generate.
+    /// Programs that train, and those that generate.
     var everyProgram: [Program] { programs + (generate?.programs ?? []) }
 
-    /// - Throws: `ZoError` of kind `bundle`: no manifest, or another one.
-    static func read(_ bundle: URL) throws -> BundleManifest {
-        let file = bundle.appendingPathComponent("manifest.json")
-        let decoder = JSONDecoder()
-        decoder.keyDecodingStrategy = .convertFromSnakeCase
-        do {
-            return try decoder.decode(BundleManifest.self, from: Data(contentsOf: file))
-        } catch let error as DecodingError {
-            throw ZoError(
-                .bundle, where: file.path, found: "\(error)", expected: "a manifest of docs/bundle.md",
-                fix: "Copy the bundle again, or compile it again."
-            )
-        } catch {
-            throw ZoError(
-                .bundle, where: bundle.path, found: "no manifest that can be read (\(error.localizedDescription))",
-                expected: "a bundle folder", fix: "Check the path, or copy the bundle again."
-            )
-        }
-    }
+    /// - Throws: `ZoError` of kind `bundle`: no manifest, or an altered one.
+    static func read(_ bundle: URL) throws -> BundleManifest { try manifest(of: bundle) }
 }

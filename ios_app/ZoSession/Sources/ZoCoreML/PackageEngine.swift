@@ -3,9 +3,9 @@ import ZoSession
 
 /// A session's engine for bundles of the target `ios-coreml`: programs are functions of one .mlpackage.
 ///
-/// It looks a program up by name, checks once that the package declares what the manifest says, and hands each call on
-/// with the package's names and types: integers of 64 bits become 32, in buffers that are kept from call to call; every
-/// other value stays where the session has it, and results go straight to where the session wants them.
+/// It checks a program once against the manifest, and calls its function with the package's names and types. Integers of
+/// 64 bits become 32, in buffers that are kept from call to call. Every other value stays where the session has it, and
+/// results go straight to where the session wants them.
 public final class PackageEngine: Engine, @unchecked Sendable {
     // The session calls from one thread at a time.
     private let bundle: URL
@@ -46,7 +46,7 @@ public final class PackageEngine: Engine, @unchecked Sendable {
         try functions.run(program.method, in: package, inputs: given, outputs: wanted)
     }
 
-    /// What a session passes is what the manifest says, in its order; of outputs some may be left out.
+    /// Checks that the session passes the manifest's values, in its order; outputs may be left out.
     private func match(_ tensors: [Tensor], _ values: [BundleManifest.Value], all: Bool) throws {
         var rest = values[...]
         for tensor in tensors {

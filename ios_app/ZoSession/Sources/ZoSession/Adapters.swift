@@ -1,63 +1,32 @@
-import CZoexport
 import Foundation
+import CZoexport
 
-/// The files that an adapter becomes.
-public enum AdapterFormat: Sendable {
-    /// A folder for PEFT.
-    case peft
-    /// A file for llama.cpp, with these numbers.
-    case gguf(Outtype = .f32)
+/// A folder for PEFT, or a file for llama.cpp.
+public enum AdapterFormat: String, Codable, Sendable { case peft, gguf }
 
-    public enum Outtype: Int32, Sendable {
-        case f32 = 0, f16, q8_0
-    }
-}
+/// The numbers of a file for llama.cpp.
+public enum Outtype: String, Codable, Sendable { case f32, f16, q8_0 }
 
 extension TrainingSession {
-    /// The names of the loaded adapters.
-    public var adapters: [String] {
-        get throws {
-            try handle.call { session in
-                var names: [String] = []
-                var name: UnsafePointer<CChar>?
-                while zo_session_adapter(session, UInt32(names.count), &name, nil) == ZO_OK, let found = name {
-                    names.append(String(cString: found))
-                }
-                return names
-            }
-        }
-    }
-
-    /// Loads an adapter in PEFT's form under a name, in place of one that has it, to generate with; it is in no state.
-    ///
+    /// Loads an adapter in PEFT's form under a name, to generate with; replaces one of the same name, and is in no state.
     /// - Throws: `ZoError` of kind `state`: it does not fit the bundle, or is damaged; nothing changes.
     public func loadAdapter(_ name: String, from folder: URL) throws {
-        let (name, path) = (try checked(name, "name"), try checked(folder.path, "folder"))
-        try handle.call { session in try verb { zo_session_load_adapter(session, name, path, $0) } }
+        try handle.verb { try zo_session_load_adapter($0, checked(name, "name"), checked(folder.path, "folder"), $1) }
     }
 
     /// Frees an adapter.
     public func dropAdapter(_ name: String) throws {
-        let name = try checked(name, "name")
-        try handle.call { session in try verb { zo_session_drop_adapter(session, name, $0) } }
+        try handle.verb { try zo_session_drop_adapter($0, checked(name, "name"), $1) }
     }
 
-    /// Writes what was trained, the pending update applied, as an adapter's files, whole or not at all. Changes no state.
-    ///
-    /// - Parameter replace: what is at `target` gives way.
+    /// Writes what was trained, the pending update applied, as an adapter's files, completely or not at all.
+    /// - Parameter replace: replaces what is at `target`.
     /// - Throws: `ZoError` of kind `invalidArgument`: the bundle trains no adapter of floats, `target` exists or cannot be
-    ///   written, or numbers are not finite or beyond the type; of kind `bundle`: it has no names of llama.cpp for its layers.
-    public func exportAdapter(to target: URL, format: AdapterFormat = .peft, replace: Bool = false) throws {
-        let path = try checked(target.path, "target")
-        var options = sized(zo_export_options())
-        options.replace = replace ? 1 : 0
-        switch format {
-        case .peft:
-            options.format = Int32(ZO_ADAPTER_PEFT)
-        case .gguf(let outtype):
-            options.format = Int32(ZO_ADAPTER_GGUF)
-            options.outtype = outtype.rawValue
-        }
-        try handle.call { session in try verb { zo_session_export_adapter(session, &options, path, $0) } }
+    ///   written, or a value is not finite or beyond the type; `bundle`: llama.cpp has no names for its layers.
+    public func exportAdapter(
+        to target: URL, format: AdapterFormat? = nil, outtype: Outtype? = nil, replace: Bool? = nil
+    ) throws {
+        let options = try json(["format": format, "outtype": outtype, "replace": replace])
+        try handle.verb { try zo_session_export_adapter($0, options, checked(target.path, "target"), $1) }
     }
 }

@@ -1,41 +1,35 @@
 import CZoexport
 import Foundation
 
-/// `labels[t]` is the token that follows `tokens[t]`, or -100 where nothing is predicted.
+/// `labels[t]` is the token that follows `tokens[t]`, or -100 if nothing is predicted there.
 public struct Candidate: Sendable {
-    public var tokens: [Int64]
-    public var labels: [Int64]
+    public var tokens, labels: [Int64]
 
     public init(tokens: [Int64], labels: [Int64]) {
-        self.tokens = tokens
-        self.labels = labels
+        (self.tokens, self.labels) = (tokens, labels)
     }
 }
 
-/// Tokenized examples, held by the session's library.
+/// The result of `Dataset.read`.
+public struct ReadReport: Decodable, Sendable {
+    /// Examples of the file, how many did not fit the bundle's rows, and tokens of the longest before that.
+    public let examples, shortened, longest: UInt64
+    /// Sentences to show before the first step.
+    public let note: String
+}
+
+/// Tokenized examples, held by the library.
 public final class Dataset: Sendable {
     let handle: Handle
 
-    public init() throws {
-        try checkVersion()
-        guard let address = zo_dataset_new() else {
-            throw ZoError(
-                .internal, where: "dataset", found: "no memory left", expected: "enough for a dataset",
-                fix: "Close other programs."
-            )
-        }
-        handle = Handle(address, what: "dataset", free: zo_dataset_free)
-    }
+    public init() throws { handle = Handle(zo_dataset_new(), what: "dataset", free: zo_dataset_free) }
 
     /// The number of examples.
-    public var count: UInt64 {
-        get throws { try handle.call(zo_dataset_size) }
-    }
+    public var count: UInt64 { get throws { try handle.call(zo_dataset_size) } }
 
     /// Appends an example.
-    ///
     /// - Parameters:
-    ///   - candidates: the completions to compare; one where there are no choices.
+    ///   - candidates: the completions to compare, or one without choices.
     ///   - target: the index of the right one.
     /// - Throws: `ZoError` of kind `data`: no label, unequal lengths, an impossible token or target. Nothing is appended.
     public func add(_ candidates: [Candidate], target: UInt = 0) throws {
@@ -48,49 +42,36 @@ public final class Dataset: Sendable {
                 )
             }
             // One array holds all numbers, so that one pointer is valid for all candidates.
-            let numbers = candidates.flatMap { $0.tokens + $0.labels }
-            try numbers.withUnsafeBufferPointer { buffer in
-                var next = buffer.baseAddress
-                let packed = candidates.map { candidate in
-                    let length = candidate.tokens.count
-                    let tokens = next
+            try candidates.flatMap { $0.tokens + $0.labels }.withUnsafeBufferPointer { numbers in
+                var next = numbers.baseAddress
+                let all = candidates.map { candidate in
+                    let length = candidate.tokens.count, tokens = next
                     next = next.map { $0 + 2 * length }
                     return zo_candidate(tokens: tokens, labels: tokens.map { $0 + length }, length: length)
                 }
-                try verb { zo_dataset_add(dataset, packed, packed.count, Int(bitPattern: target), $0) }
+                try verb { zo_dataset_add(dataset, all, all.count, Int(bitPattern: target), $0) }
             }
         }
     }
 
-    /// Appends the examples of a JSON Lines file (docs/session.md). On failure nothing is appended.
+    /// Appends the examples of a JSON Lines file of tokens (docs/session.md). On failure nothing is appended.
     public func load(_ file: URL) throws {
-        let path = try checked(file.path, "examples")
-        try handle.call { dataset in try verb { zo_dataset_load(dataset, path, $0) } }
+        try handle.verb { try zo_dataset_load($0, checked(file.path, "examples"), $1) }
     }
 
-    /// Appends the examples of a data file as people write them (docs/cli.md, "Data"), tokenized for `bundle`, whose tokenizer is
-    /// open only meanwhile. On failure nothing is appended.
-    ///
-    /// - Parameter loss: of the run: every example must have what it compares, with `choices` choices, with `dpo` and `orpo` a pair.
-    /// - Parameter pack: of the run: what is compared with nothing fills rows, long texts are divided (docs/packing.md).
-    /// - Returns: how many were shortened to the bundle's rows.
-    /// - Throws: `ZoError` of kind `data`: the file, or a line of it, cannot be used; of kind `bundle`: no tokenizer.
+    /// Appends the examples of a data file (docs/cli.md, "Data"), tokenized for `bundle`. On failure nothing is appended.
+    /// - Parameter settings: the run's `loss` and `pack`, as both change how a file is read.
+    /// - Throws: `ZoError` of kind `data`: the file, or a line of it, cannot be used; `bundle`: no tokenizer.
     @discardableResult
     public func read(
-        _ data: URL, bundle: URL, loss: Loss = .full, pack: Bool = false, trustedKeys: [String]? = nil
-    ) throws -> UInt64 {
-        let path = try checked(data.path, "data"), folder = try checked(bundle.path, "bundle")
-        let options = try OpenOptions(engine: nil, cache: nil, trustedKeys: trustedKeys)
-        return try handle.call { dataset in
-            var tokenizer: OpaquePointer?
-            try options.withC { options in try verb { zo_tokenizer_open(folder, options, &tokenizer, $0) } }
-            defer { zo_tokenizer_close(tokenizer) }
-            var report = sized(zo_read_report())
-            var read = sized(zo_read_options())
-            read.loss = loss.rawValue
-            read.pack = pack ? 1 : 0
-            try verb { zo_dataset_read_with(dataset, tokenizer, path, &read, nil, nil, &report, $0) }
-            return report.shortened
+        _ data: URL, bundle: URL, settings: Settings = [:], trustedKeys: [String]? = nil
+    ) throws -> ReadReport {
+        var tokenizer: OpaquePointer?
+        let keys = try json(["trusted_keys": trustedKeys])
+        try verb { try zo_tokenizer_open(checked(bundle.path, "bundle"), keys, &tokenizer, $0) }
+        defer { zo_tokenizer_close(tokenizer) }
+        return try handle.read {
+            try zo_dataset_read($0, tokenizer, checked(data.path, "data"), json(settings), nil, nil, $1, $2)
         }
     }
 
@@ -98,13 +79,11 @@ public final class Dataset: Sendable {
     public var digest: String {
         get throws {
             var text = [CChar](repeating: 0, count: 65)
-            try handle.call { dataset in try verb { zo_dataset_digest(dataset, &text, $0) } }
+            try handle.verb { zo_dataset_digest($0, &text, $1) }
             return String(cString: text)
         }
     }
 
-    /// Frees the examples, which the last reference does too. Closing twice is allowed.
-    public func close() throws {
-        try handle.close()
-    }
+    /// Frees the examples, as the last reference does. Closing twice is allowed.
+    public func close() throws { try handle.close() }
 }

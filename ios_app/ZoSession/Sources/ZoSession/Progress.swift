@@ -1,20 +1,18 @@
 import Foundation
 
 extension TrainingSession {
-    /// Trains in a thread of its own until the run has `totalSteps` steps in total, and saves; a value for every step.
+    /// Trains in its own thread until the run has `totalSteps` steps in total, and saves; gives a value for every step.
     ///
-    /// Cancelling the task that reads the values, or leaving its loop, ends the run after the step that is being taken,
-    /// saved. Then nothing more comes from here; `close` waits until the run has ended. Calling this again goes on.
+    /// The run ends after its step, saved, when the task that reads the values is cancelled, or leaves its loop. `close`
+    /// waits for that end. A new call continues.
     ///
     ///     for try await step in session.steps(of: dataset, totalSteps: 100) { show(step.loss) }
     ///
-    /// Its errors are those of `train`; `cancel` ends it with a `ZoError` of kind `cancelled`.
+    /// Its errors are those of `train`.
     public func steps(of dataset: Dataset, totalSteps: UInt64) -> AsyncThrowingStream<StepProgress, any Error> {
         AsyncThrowingStream { continuation in
             let left = Flag()
-            continuation.onTermination = { reason in
-                if case .cancelled = reason { left.raise() }
-            }
+            continuation.onTermination = { if case .cancelled = $0 { left.raise() } }
             let thread = Thread {
                 do {
                     // A reader may leave before the run begins; `cancel` would not reach it then.
@@ -36,7 +34,7 @@ extension TrainingSession {
     }
 }
 
-/// Raised once, by any thread.
+/// A flag that any thread raises once.
 private final class Flag: @unchecked Sendable {
     private let lock = NSLock()
     private var raised = false

@@ -1,331 +1,179 @@
 import CZoexport
 import Foundation
 
-/// How warm the device is: `ProcessInfo.ThermalState`, which Linux does not have.
-public enum Heat: Int32, Sendable {
-    case nominal, fair, serious, critical
-}
+/// `ProcessInfo.ThermalState`, which Linux does not have.
+public enum Heat: Int32, Sendable { case nominal, fair, serious, critical }
 
-/// What the device says of itself; nil: not known.
+/// The condition of the device; nil: not known.
 public struct Conditions: Sendable {
-    public var heat: Heat?
-    /// The battery's charge, 0 to 1.
-    public var battery: Double?
-    public var isCharging: Bool?
-    /// On the disk, where the job's folder is.
-    public var freeBytes: UInt64?
-    /// That the app may still take before the system ends it.
-    public var memoryBytes: UInt64?
+    fileprivate let c: zo_conditions
 
+    /// - Parameters:
+    ///   - battery: its charge, 0 to 1.
+    ///   - freeBytes: on the disk of the job's folder.
+    ///   - memoryBytes: that the app may still take before the system ends it.
     public init(
         heat: Heat? = nil, battery: Double? = nil, isCharging: Bool? = nil, freeBytes: UInt64? = nil,
         memoryBytes: UInt64? = nil
     ) {
-        self.heat = heat
-        self.battery = battery
-        self.isCharging = isCharging
-        self.freeBytes = freeBytes
-        self.memoryBytes = memoryBytes
-    }
-
-    /// What is not known keeps what the library has put there.
-    fileprivate func fill(_ now: inout zo_conditions) {
-        now.heat = heat?.rawValue ?? now.heat
-        now.battery = battery ?? now.battery
-        now.charging = isCharging.map { $0 ? 1 : 0 } ?? now.charging
-        now.free_bytes = freeBytes ?? now.free_bytes
-        now.memory_bytes = memoryBytes ?? now.memory_bytes
+        c = zo_conditions(
+            heat: heat?.rawValue ?? Int32(ZO_HEAT_UNKNOWN), charging: isCharging.map { $0 ? 1 : 0 } ?? -1, celsius: .nan,
+            battery: battery ?? .nan, free_bytes: freeBytes ?? .max, memory_bytes: memoryBytes ?? .max
+        )
     }
 }
 
-/// What is to be trained.
-public struct JobRequest: Equatable, Sendable {
-    public var bundle: URL
-    /// Examples as JSON Lines (docs/cli.md).
-    public var data: URL
-    /// In total, those of an earlier run of the same state included.
+/// A fine-tuning to do.
+public struct JobRequest: Codable, Equatable, Sendable {
+    private enum CodingKeys: String, CodingKey {
+        case bundlePath = "bundle", dataPath = "data", heldOutPath = "heldOut", steps, settings, evaluates = "evaluate"
+        case evalEvery, patience, keep, engineName = "engine", answer
+    }
+
+    private var bundlePath, dataPath: String
+    private var heldOutPath: String?
+    fileprivate var answer: Answer?
+    /// Steps in total, those of an earlier run included.
     public var steps: UInt64
-    /// nil: that of the run, or of the bundle.
-    public var lr: Double?
-    /// Before the first step, and of what is kept of the run.
+    /// Settings that differ from those of the run, or the bundle.
+    public var settings: Settings
+    /// Evaluates before the first step and after the last.
     public var evaluates: Bool
-    /// Examples to evaluate on, also while it trains; nil: `data`, and not meanwhile.
-    public var heldOut: URL?
-    /// Of `heldOut`: steps from one evaluation to the next; nil: as the run has it, or a tenth of all.
-    public var evalEvery: UInt32?
-    /// Likewise: evaluations in a row without a lower loss, after which training ends; nil: as the run has it, or never.
-    public var patience: UInt32?
-    /// Likewise: whose values `TrainingJob.session` gives; nil: as the run has it, or the best.
+    /// Steps between evaluations of `heldOut`, and evaluations without a lower loss after which training ends.
+    public var evalEvery, patience: UInt64?
+    /// The weights that `TrainingJob.session` gives.
     public var keep: Keep?
-    /// Which of the bundle's engines (`BundleEngines`) takes all runs of the request, also in other processes; nil: the
-    /// bundle's own. A state goes on with either.
+    /// One of the bundle's engines (`BundleEngines`) for all runs of the request; nil: its own.
     public var engineName: String?
 
+    /// - Parameters:
+    ///   - data: examples as JSON Lines (docs/cli.md).
+    ///   - heldOut: examples to evaluate on, also during training; nil: `data`, and not during training.
     public init(
-        bundle: URL, data: URL, steps: UInt64, lr: Double? = nil, evaluates: Bool = true, heldOut: URL? = nil
+        bundle: URL, data: URL, steps: UInt64, settings: Settings = [:], evaluates: Bool = true, heldOut: URL? = nil
     ) {
-        self.bundle = bundle
-        self.data = data
-        self.steps = steps
-        self.lr = lr
-        self.evaluates = evaluates
-        self.heldOut = heldOut
+        (bundlePath, dataPath, heldOutPath) = (bundle.path, data.path, heldOut?.path)
+        (self.steps, self.settings, self.evaluates) = (steps, settings, evaluates)
     }
+
+    public var bundle: URL { URL(fileURLWithPath: bundlePath, isDirectory: true) }
+    public var data: URL { URL(fileURLWithPath: dataPath) }
+    public var heldOut: URL? { heldOutPath.map { URL(fileURLWithPath: $0) } }
 }
 
-/// The last step's values, or those of the evaluation with the lowest loss.
-public enum Keep: Int32, Sendable {
-    case last = 1, best
-}
+/// The weights of the last step, or of the evaluation with the lowest loss.
+public enum Keep: String, Codable, Sendable { case last, best }
 
-/// What is meant where the bundle's state has steps of other examples or another rate.
-public enum Answer: Int32, Sendable {
-    case ask, goOn, anew
-}
+/// The meaning of a start if the bundle's state has steps with other examples or settings.
+public enum Answer: String, Codable, Sendable { case ask, goOn = "continue", anew = "restart" }
 
-public enum Phase: Int32, Sendable {
+public enum Phase: String, Decodable, Sendable {
     case idle, preparing, evaluating, training, waiting, paused, failed, done
 }
 
 /// Why a job waits or is paused.
-public enum Reason: Int32, Sendable {
-    case none, asked, heat, battery, disk, memory, background
-}
+public enum Reason: String, Decodable, Sendable { case none, asked, heat, battery, disk, memory, background }
 
-/// What a screen shows of a job (docs/jobs.md); nil: not known.
-public struct JobView: Sendable {
+/// The state of a job for a screen (docs/jobs.md); nil: not known.
+public struct JobView: Decodable, Sendable {
     public let phase: Phase
     public let reason: Reason
-    public let step: UInt64
-    public let steps: UInt64
-    public let examples: UInt64
-    public let shortened: UInt64
-    public let loss: Double?
-    public let secondsLeft: Double?
-    public let anonymousBytes: UInt64
-    public let before: Evaluation?
-    public let after: Evaluation?
-    /// That of the lowest loss on held-out examples (`TrainingJob.evaluations`).
+    public let step, steps, examples, shortened, anonymousBytes: UInt64
+    public let loss, secondsLeft: Double?
+    public let before, after: Evaluation?
+    /// The share of the examples that are read or evaluated, 0 to 1.
+    public let part: Double?
+    /// The step of the lowest loss in `evaluations`, which are on held-out examples, in the order of steps.
     public let bestStep: UInt64?
-
-    init(_ view: zo_job_view) {
-        func known(_ value: Double) -> Double? { value.isNaN ? nil : value }
-        phase = Phase(rawValue: view.phase)!
-        reason = Reason(rawValue: view.reason)!
-        step = view.step
-        steps = view.steps
-        examples = view.examples
-        shortened = view.shortened
-        loss = known(view.loss)
-        secondsLeft = known(view.seconds_left)
-        anonymousBytes = view.anonymous_bytes
-        before = view.has_before != 0 ? Evaluation(view.before) : nil
-        after = view.has_after != 0 ? Evaluation(view.after) : nil
-        bestStep = view.has_best != 0 ? view.best_step : nil
-    }
+    public let evaluations: [StepEvaluation]
 }
 
-/// `loss` is the mean over the steps up to `step` since the point before.
-public struct LossPoint: Equatable, Sendable {
+/// The mean loss of the steps up to `step` since the point before.
+public struct LossPoint: Decodable, Equatable, Sendable {
     public let step: UInt64
     public let loss: Double
+
+    public init(from decoder: any Decoder) throws {
+        var pair = try decoder.unkeyedContainer()
+        (step, loss) = (try pair.decode(UInt64.self), try pair.decode(Double.self))
+    }
 }
 
-/// One fine-tuning in a folder of its own: what was asked for, the bundles' states, and a run that waits, pauses and goes on
-/// in another process (docs/jobs.md). All but `run` and `start` may be called beside them.
+/// One fine-tuning in its own folder, which waits, pauses and continues in another process (docs/jobs.md).
+///
+/// Other threads may call everything but `run` and `start` while these run.
 public final class TrainingJob: Sendable {
     private let handle: Handle
+    private let engine: EngineBox
 
     /// Opens the job; what another process left unfinished is there, paused.
-    public init(folder: URL) throws {
-        try checkVersion()
-        let path = try checked(folder.path, "folder")
+    /// - Parameters: as `TrainingSession.init` takes them, for every session of the job.
+    public init(
+        folder: URL, engine: (any Engine)? = nil, cache: String? = nil, trustedKeys: [String]? = nil
+    ) throws {
+        let path = try checked(folder.path, "folder"), box = EngineBox(engine)
+        let options = try json(["packed_weights": cache, "trusted_keys": trustedKeys])
         var opened: OpaquePointer?
-        try verb { zo_job_open(path, &opened, $0) }
-        handle = Handle(opened!, what: "job", free: zo_job_close)
+        try box.withC { engine in try verb { zo_job_open(path, options, engine, &opened, $0) } }
+        handle = Handle(opened, what: "job") { job in withExtendedLifetime(box) { zo_job_close(job) } }
+        self.engine = box
     }
 
-    public var view: JobView {
-        get throws {
-            try beside { job in
-                var view = sized(zo_job_view())
-                try verb { zo_job_view_of(job, &view, $0) }
-                return JobView(view)
-            }
-        }
-    }
-
+    public var view: JobView { get throws { try handle.read(beside: true, zo_job_view) } }
     /// The losses of the run for a chart, at most 400 points.
-    public var losses: [LossPoint] {
-        get throws {
-            try beside { job in
-                var points = [zo_loss_point](repeating: zo_loss_point(), count: 512)
-                var count = points.count
-                try verb { zo_job_losses(job, &points, &count, $0) }
-                return points.prefix(count).map { LossPoint(step: $0.step, loss: $0.loss) }
-            }
-        }
-    }
-
-    /// What the run found on its held-out examples so far, by steps.
-    public var evaluations: [StepEvaluation] {
-        get throws {
-            try beside { job in
-                var found: [StepEvaluation] = []
-                var one = sized(zo_evaluated())
-                while zo_job_evaluated(job, UInt32(found.count), &one, nil) == ZO_OK { found.append(StepEvaluation(one)) }
-                return found
-            }
-        }
-    }
+    public var losses: [LossPoint] { get throws { try handle.read(beside: true, zo_job_losses) } }
+    public var request: JobRequest? { get throws { try handle.read(beside: true, zo_job_request) } }
 
     /// Why the job failed, waits or is paused.
     public var problem: ZoError? {
         var problem = zo_error()
-        handle.beside { zo_job_problem($0, &problem) }
+        try? handle.call(beside: true) { zo_job_problem($0, &problem) }
         return problem.code == 0 ? nil : ZoError(problem)
     }
 
-    /// The request; nil where there is none.
-    public var request: JobRequest? {
-        get throws {
-            try beside { job in
-                var found = sized(zo_job_request())
-                try verb { zo_job_requested(job, &found, $0) }
-                let bundle = String(cString: found.bundle), heldOut = String(cString: found.held_out)
-                guard !bundle.isEmpty else { return nil }
-                var request = JobRequest(
-                    bundle: URL(fileURLWithPath: bundle, isDirectory: true),
-                    data: URL(fileURLWithPath: String(cString: found.data)), steps: found.steps,
-                    lr: found.lr == 0 ? nil : found.lr, evaluates: found.evaluate != 0,
-                    heldOut: heldOut.isEmpty ? nil : URL(fileURLWithPath: heldOut)
-                )
-                request.evalEvery = found.eval_every == 0 ? nil : found.eval_every
-                request.patience = found.patience == 0 ? nil : found.patience
-                request.keep = Keep(rawValue: found.keep)
-                let engineName = String(cString: found.engine_name)
-                request.engineName = engineName.isEmpty ? nil : engineName
-                return request
-            }
-        }
-    }
-
-    /// Checks and keeps a request, for `run`; bundle and examples are read. On failure the job is as it was.
-    ///
+    /// Checks and stores a request, for `run`. Reads bundle and examples. On failure the job is unchanged.
     /// - Throws: `ZoError` of kind `question`: the state has steps of something else, or all of them, and `answer` is `ask`.
-    public func start(
-        _ request: JobRequest, answer: Answer = .ask, engine: (any Engine)? = nil, cache: String? = nil,
-        trustedKeys: [String]? = nil
-    ) throws {
-        let texts = CTexts([
-            try checked(request.bundle.path, "bundle"), try checked(request.data.path, "data"),
-            try checked(request.heldOut?.path ?? "", "heldOut"), try checked(request.engineName ?? "", "engineName"),
-        ])
-        let options = try OpenOptions(engine: engine, cache: cache, trustedKeys: trustedKeys)
-        try withExtendedLifetime(texts) {
-            var given = sized(zo_job_request())
-            given.evaluate = request.evaluates ? 1 : 0
-            (given.bundle, given.data) = (texts.pointers[0], texts.pointers[1])
-            given.held_out = request.heldOut == nil ? nil : texts.pointers[2]
-            (given.steps, given.lr) = (request.steps, request.lr ?? 0)
-            (given.eval_every, given.patience) = (request.evalEvery ?? 0, request.patience ?? 0)
-            given.keep = request.keep?.rawValue ?? 0
-            given.engine_name = request.engineName == nil ? nil : texts.pointers[3]
-            try handle.call { job in
-                try options.withC { options in
-                    try verb { zo_job_start(job, &given, answer.rawValue, options, $0) }
-                }
-            }
-        }
+    public func start(_ request: JobRequest, answer: Answer = .ask) throws {
+        var request = request
+        request.answer = answer
+        try handle.verb { try zo_job_start($0, json(request), $1) }
     }
 
     /// Trains until the job is done, paused or cancelled, on this thread.
-    ///
     /// - Parameters:
-    ///   - pollSeconds: how often the device is looked at while the job waits.
-    ///   - conditions: asked at least once for every step.
-    ///   - changed: called where `view` has something new.
-    /// - Throws: `ZoError`: it failed; what was reached is saved.
+    ///   - pollSeconds: seconds between checks of the device while the job waits.
+    ///   - conditions: called at least once for every step.
+    ///   - changed: called when `view` has changed.
+    /// - Throws: `ZoError`: it failed; progress is saved.
     public func run(
-        engine: (any Engine)? = nil, cache: String? = nil, trustedKeys: [String]? = nil, pollSeconds: Double = 30,
-        conditions: @escaping () -> Conditions, changed: @escaping () -> Void = {}
+        pollSeconds: Double? = nil, conditions: @escaping () -> Conditions, changed: @escaping () -> Void = {}
     ) throws {
-        let options = try OpenOptions(engine: engine, cache: cache, trustedKeys: trustedKeys)
-        let listener = Listener(conditions, changed)
-        try handle.call { job in
-            var limits = sized(zo_limits())
-            try verb { zo_limits_default(&limits, $0) }
-            limits.poll_seconds = pollSeconds
-            try withUnsafePointer(to: limits) { limits in
-                var host = listener.host(limits)
-                try withExtendedLifetime(listener) {
-                    try options.withC { options in try verb { zo_job_run(job, &host, options, $0) } }
-                }
-            }
-        }
-    }
-
-    /// Ends the `run` that runs after its step, saved.
-    public func pause(_ reason: Reason = .asked) {
-        handle.beside { zo_job_pause($0, reason.rawValue) }
-    }
-
-    /// Drops the request; its state stays. A `run` that runs ends after its step.
-    public func cancel() throws {
-        try handle.beside { job in try verb { zo_job_cancel(job, $0) } }
-    }
-
-    /// Drops the request, and removes the state of its bundle; refused while the job runs.
-    public func discard() throws {
-        try handle.beside { job in try verb { zo_job_discard(job, $0) } }
-    }
-
-    /// The request's bundle with what was trained so far, to generate, evaluate or export.
-    public func session(
-        engine: (any Engine)? = nil, cache: String? = nil, trustedKeys: [String]? = nil
-    ) throws -> TrainingSession {
-        let options = try OpenOptions(engine: engine, cache: cache, trustedKeys: trustedKeys)
-        return try beside { job in
-            var opened: OpaquePointer?
-            try options.withC { options in try verb { zo_job_session(job, options, &opened, $0) } }
-            return TrainingSession(opened!, options)
-        }
-    }
-
-    /// Frees the job, which the last reference does too. Closing twice is allowed.
-    public func close() throws {
-        try handle.close()
-    }
-
-    private func beside<Result>(_ action: (OpaquePointer) throws -> Result) throws -> Result {
-        guard let result = try handle.beside(action) else {
-            throw ZoError(
-                .invalidArgument, where: "job", found: "a call after close", expected: "an open one",
-                fix: "Open another one."
-            )
-        }
-        return result
-    }
-}
-
-/// What the library calls while a job runs. It must live as long as that.
-private final class Listener {
-    private let conditions: () -> Conditions
-    private let changed: () -> Void
-
-    init(_ conditions: @escaping () -> Conditions, _ changed: @escaping () -> Void) {
-        self.conditions = conditions
-        self.changed = changed
-    }
-
-    func host(_ limits: UnsafePointer<zo_limits>) -> zo_job_host {
-        zo_job_host(
-            struct_size: UInt32(MemoryLayout<zo_job_host>.size), reserved: 0,
-            user: Unmanaged.passUnretained(self).toOpaque(),
-            conditions: { user, now in
-                Unmanaged<Listener>.fromOpaque(user!).takeUnretainedValue().conditions().fill(&now!.pointee)
-            },
-            changed: { user in Unmanaged<Listener>.fromOpaque(user!).takeUnretainedValue().changed() }, limits: limits
+        let box = HostBox((conditions, changed))
+        var host = zo_job_host(
+            user: box.user, conditions: { $1!.pointee = HostBox.of($0).value.conditions().c },
+            changed: { HostBox.of($0).value.changed() }
         )
+        try withExtendedLifetime(box) { try handle.verb { try zo_job_run($0, json(["poll_seconds": pollSeconds]), &host, $1) } }
     }
+
+    /// Ends a `run` after its step, saved. `reason` is `asked`, `memory` or `background`.
+    public func pause(_ reason: Reason = .asked) { try? handle.call(beside: true) { zo_job_pause($0, reason.rawValue) } }
+
+    /// Drops the request; its state stays. A `run` ends after its step.
+    public func cancel() throws { try handle.verb(beside: true, zo_job_cancel) }
+
+    /// Drops the request and removes the state of its bundle; refused while the job runs.
+    public func discard() throws { try handle.verb(beside: true, zo_job_discard) }
+
+    /// Opens the request's bundle with what was trained so far, to generate, evaluate or export.
+    public func session() throws -> TrainingSession {
+        var opened: OpaquePointer?
+        try handle.verb(beside: true) { zo_job_session($0, &opened, $1) }
+        return TrainingSession(opened, engine)
+    }
+
+    /// Frees the job, as the last reference does. Closing twice is allowed.
+    public func close() throws { try handle.close() }
 }
+
+private typealias HostBox = Box<(conditions: () -> Conditions, changed: () -> Void)>

@@ -1,208 +1,153 @@
 import CZoexport
 import Foundation
 
-/// An open bundle and its training run. The loop is the library's; nothing here computes.
+/// An open bundle and its training run.
 ///
-/// A session may be shared by threads: calls run one after the other, and `close` waits for the one that runs. Failures
-/// are `ZoError`s.
+/// Threads may share a session: calls run one after the other, and `close` waits for the one that runs. Failures are
+/// `ZoError`s.
 public final class TrainingSession: Sendable {
     let handle: Handle
 
     /// Opens a bundle.
-    ///
     /// - Parameters:
-    ///   - bundle: the bundle's folder.
-    ///   - threads: of the engine; 0 leaves the choice to it.
-    ///   - verify: whether files are hashed before they are used; sizes are always compared.
     ///   - engine: runs the programs instead of the engine that the manifest names.
-    ///   - cache: folder of packed weights, for an app one below its caches directory; empty: none; nil: the one that
-    ///     the environment names.
-    ///   - trustedKeys: public keys, as the lines of minisign's .pub files, of which one must have signed the bundle; nil:
-    ///     any bundle. An app that ships a key opens nothing else.
-    ///   - engineName: which of the bundle's engines (`BundleEngines`) runs its programs; nil: its own.
-    /// - Throws: `ZoError` of kind `bundle`: missing, altered, of another version, or signed by none of the keys; of kind
-    ///   `invalidArgument`: no key in the list, or something else.
+    ///   - cache: folder of packed weights, for an app one below its caches directory; empty: none.
+    ///   - trustedKeys: lines of minisign's .pub files, of which one must have signed the bundle; nil: any bundle opens.
+    ///   - engineName: one of the bundle's engines (`BundleEngines`); nil: its own.
+    /// - Throws: `ZoError` of kind `bundle`: missing, altered, of another version, or signed by none of the keys.
     public convenience init(
-        bundle: URL, threads: UInt32 = 0, verify: Bool = true, engine: (any Engine)? = nil, cache: String? = nil,
+        bundle: URL, threads: Int? = nil, verify: Bool? = nil, engine: (any Engine)? = nil, cache: String? = nil,
         trustedKeys: [String]? = nil, engineName: String? = nil
     ) throws {
-        try checkVersion()
-        let path = try checked(bundle.path, "bundle")
-        let options = try OpenOptions(
-            threads: threads, verify: verify, engine: engine, cache: cache, trustedKeys: trustedKeys,
-            engineName: engineName
-        )
+        let options = try json([
+            "threads": threads, "verify": verify, "packed_weights": cache, "trusted_keys": trustedKeys, "engine": engineName,
+        ])
+        let path = try checked(bundle.path, "bundle"), box = EngineBox(engine)
         var opened: OpaquePointer?
-        try options.withC { options in try verb { zo_session_open(path, options, &opened, $0) } }
-        self.init(opened!, options)
+        try box.withC { engine in try verb { zo_session_open(path, options, engine, &opened, $0) } }
+        self.init(opened, box)
     }
 
-    /// A session that the library opened with these options.
-    init(_ opened: OpaquePointer, _ options: OpenOptions) {
-        handle = Handle(opened, what: "session") { address in
-            // The library calls the engine until here.
-            withExtendedLifetime(options) { zo_session_close(address) }
-        }
+    init(_ opened: OpaquePointer?, _ engine: EngineBox) {
+        handle = Handle(opened, what: "session") { session in withExtendedLifetime(engine) { zo_session_close(session) } }
     }
 
-    /// The bundle's numbers and the steps taken so far.
-    public var info: SessionInfo {
-        get throws { try handle.call { SessionInfo(try readInfo(of: $0)) } }
-    }
+    public var info: SessionInfo { get throws { try handle.read(zo_session_info) } }
+    /// State tensors, in the manifest's order.
+    public var slots: [SlotInfo] { get throws { try handle.read(zo_session_slots) } }
+    /// Settings of the run: at first the manifest's, then those of a state that is trained, then what `configure` changed.
+    public var settings: Settings { get throws { try handle.read(zo_session_settings) } }
 
-    /// The state slots, in the manifest's order.
-    public var slots: [SlotInfo] {
-        get throws { try handle.call(readSlots(of:)) }
-    }
-
-    /// The run as it is configured: at first the bundle's settings, then those of a state that is trained.
-    public var run: Run {
-        get throws {
-            try handle.call { session in
-                var run = sized(zo_run())
-                try verb { zo_session_run(session, &run, $0) }
-                return Run(run)
-            }
-        }
-    }
-
-    /// Attaches a state folder, right after opening; without one, nothing of a run is kept. The settings of a run that has
-    /// begun become those of `run`, unless it is only read.
-    ///
+    /// Attaches a state folder before any step; without one, nothing of a run is kept.
     /// - Parameters:
-    ///   - state: resumed, or created where there is none.
-    ///   - seed: of a new state (the bundle's where nil); must equal that of an existing one.
+    ///   - state: resumed, or created.
+    ///   - seed: the seed of a new state, and must equal that of an existing one.
     ///   - readOnly: the state must exist, is not locked and not written.
-    ///   - recover: go on from the last good record of a damaged log, of which a copy is kept.
-    ///   - changeSettings: steps may be taken with other settings or examples than the run's.
+    ///   - recover: continues from the last good record of a damaged log, of which a copy is kept.
+    ///   - changeSettings: continues with other settings or examples than the run's.
     /// - Throws: `ZoError` of kind `state`: missing, damaged, locked, of another bundle or another seed.
     public func attach(
-        _ state: URL, seed: UInt64? = nil, readOnly: Bool = false, recover: Bool = false, changeSettings: Bool = false
+        _ state: URL, seed: UInt64? = nil, readOnly: Bool? = nil, recover: Bool? = nil, changeSettings: Bool? = nil
     ) throws {
-        let path = try checked(state.path, "state")
-        let mode = Int32(readOnly ? ZO_STATE_READ : ZO_STATE_TRAIN)
-        try handle.call { session in
-            try withOptionalPointer(to: seed) { seed in
-                var options = zo_attach_options(
-                    struct_size: UInt32(MemoryLayout<zo_attach_options>.size), mode: mode, seed: seed,
-                    recover: recover ? 1 : 0, change_settings: changeSettings ? 1 : 0, last: 0
-                )
-                try verb { zo_session_attach_with(session, path, &options, $0) }
-            }
-        }
+        let options = try json([
+            "seed": seed, "read_only": readOnly, "recover": recover, "change_settings": changeSettings,
+        ])
+        try handle.verb { try zo_session_attach($0, checked(state.path, "state"), options, $1) }
     }
 
-    /// Sets how the run trains; begin with a copy of `run`.
-    public func configure(_ run: Run) throws {
-        var chosen = run.c
-        try handle.call { session in try verb { zo_session_configure(session, &chosen, $0) } }
+    /// Changes settings of the run; others stay.
+    public func configure(_ settings: Settings) throws {
+        try handle.verb { try zo_session_configure($0, json(settings), $1) }
     }
 
     /// Takes one step on the examples `indices`, in this order.
-    ///
-    /// - Throws: `ZoError` of kind `diverged`: the loss left its range, and the session is back at the last good state;
-    ///   of kind `state`: the record could not be written, and the step has not happened.
+    /// - Throws: `ZoError` of kind `diverged`: the session is back at the last good state; `state`: the record could not be
+    ///   written, and the step has not happened.
     public func step(_ dataset: Dataset, indices: [UInt64]) throws -> StepResult {
         try dataset.handle.call { examples in
             try handle.call { session in
-                var step = sized(zo_step())
-                try verb { error in
-                    // An empty array may have no address, which the library would report instead.
-                    (indices + [0]).withUnsafeBufferPointer {
-                        zo_session_step(session, examples, $0.baseAddress, indices.count, &step, error)
-                    }
-                }
+                var step = zo_step()
+                // An empty array may have no address, which the library would report instead.
+                try verb { zo_session_step(session, examples, indices + [0], indices.count, &step, $0) }
                 return StepResult(step)
             }
         }
     }
 
     /// Trains until the run has `totalSteps` steps in total, and saves.
-    ///
-    /// - Parameter onProgress: called after every step, on this thread; true stops the run after saving. An error of it
-    ///   does so too, and comes out of here.
-    /// - Throws: `ZoError` of kind `cancelled`, `diverged` (the last good state stays), or `state` (likewise; or the state's
-    ///   run has other settings or examples).
+    /// - Parameter onProgress: called after every step, on this thread; true or an error ends the run after saving.
+    /// - Throws: the error of `onProgress`, or `ZoError` of kind `cancelled`, `diverged` (the last good state stays) or
+    ///   `state` (likewise; or the state's run has other settings or examples).
     public func train(
         _ dataset: Dataset, totalSteps: UInt64, onProgress: ((StepProgress) throws -> Bool)? = nil
     ) throws {
-        let callback = ProgressCallback(onProgress)
-        let result = Result {
+        try Callback(onProgress).during { user in
+            var callbacks = zo_train_callbacks()
+            callbacks.user = user
+            callbacks.on_progress = { Callback<StepProgress>.of($0).call(StepProgress($1!.pointee)) }
             try dataset.handle.call { examples in
-                try handle.call { session in
-                    try withExtendedLifetime(callback) {
-                        try verb {
-                            zo_session_train(session, examples, totalSteps, callback.function, callback.user, $0)
-                        }
-                    }
-                }
+                try handle.verb { try zo_session_train($0, examples, nil, json(["steps": totalSteps]), &callbacks, $1) }
             }
         }
-        if let thrown = callback.thrown {
-            throw thrown
-        }
-        try result.get()
     }
 
-    /// Ends the `train` that runs in another thread: it finishes its step, saves and throws a `ZoError` of kind
-    /// `cancelled`.
-    public func cancel() {
-        handle.beside { zo_session_cancel($0) }
-    }
+    /// Ends `train`, `evaluate` or `generate` in another thread, with a `ZoError` of kind `cancelled`; training saves.
+    public func cancel() { try? handle.call(beside: true) { zo_session_cancel($0) } }
 
-    /// Evaluates the master weights, the pending update applied, with the configured loss.
+    /// Evaluates the weights, the pending update applied, with the configured loss.
     public func evaluate(_ dataset: Dataset) throws -> Evaluation {
-        try dataset.handle.call { examples in
-            try handle.call { session in
-                var evaluation = sized(zo_evaluation())
-                try verb { zo_session_evaluate(session, examples, nil, nil, &evaluation, $0) }
-                return Evaluation(evaluation)
-            }
-        }
+        try dataset.handle.call { examples in try handle.read { zo_session_evaluate($0, examples, nil, nil, $1, $2) } }
     }
 
-    /// Record `index` of the trajectory log, below `SessionInfo.steps`.
+    /// Reads record `index` of the trajectory log, below `SessionInfo.steps`.
     public func record(_ index: UInt64) throws -> TrajectoryRecord {
-        try handle.call { session in
-            var record = sized(zo_record())
-            var gradients = [Float](repeating: 0, count: Int(try readInfo(of: session).queries))
-            try verb { zo_session_record(session, index, &record, &gradients, $0) }
-            return TrajectoryRecord(
-                step: record.step, lr: record.lr, eps: record.eps, loss: record.loss, gradients: gradients
-            )
-        }
+        var record = zo_record(), gradients = [Float](repeating: 0, count: try info.queries)
+        try handle.verb { zo_session_record($0, index, &record, &gradients, $1) }
+        return .init(step: record.step, lr: record.lr, eps: record.eps, loss: record.loss, gradients: gradients)
     }
 
     /// Writes a snapshot and syncs the log.
-    ///
     /// - Throws: `ZoError` of kind `state`: no state is attached, or it cannot be written.
-    public func save() throws {
-        try handle.call { session in try verb { zo_session_save(session, $0) } }
-    }
+    public func save() throws { try handle.verb(zo_session_save) }
 
-    /// Frees the session and releases its state, which the last reference does too. Closing twice is allowed.
-    public func close() throws {
-        try handle.close()
-    }
+    /// Frees the session and releases its state, as the last reference does. Closing twice is allowed.
+    public func close() throws { try handle.close() }
 }
 
-func readInfo(of session: OpaquePointer) throws -> zo_info {
-    var info = sized(zo_info())
-    try verb { zo_session_info(session, &info, $0) }
-    return info
-}
-
-func readSlots(of session: OpaquePointer) throws -> [SlotInfo] {
-    try (0..<readInfo(of: session).slots).map { index in
-        var slot = sized(zo_slot_info())
-        try verb { zo_session_slot(session, index, &slot, $0) }
-        return SlotInfo(slot)
+/// Values of state tensors, row-major: `Float` for float32 and float16, and the tensor's own type for integers.
+extension TrainingSession {
+    /// Reads a slot.
+    /// - Parameter finished: applies the pending update, as evaluation and export do; else as the last step evaluated it.
+    public func readSlot<Value: Numeric>(
+        _ name: String, as type: Value.Type = Float.self, finished: Bool = true
+    ) throws -> [Value] {
+        let version = Int32(finished ? ZO_SLOT_FINISHED : ZO_SLOT_CURRENT)
+        return try fill(name) { try zo_session_read_slot($0, checked(name, "slot"), version, $1, $2, $3) }
     }
-}
 
-func withOptionalPointer<Value, Result>(
-    to value: Value?, _ body: (UnsafePointer<Value>?) throws -> Result
-) rethrows -> Result {
-    guard let value else { return try body(nil) }
-    return try withUnsafePointer(to: value) { try body($0) }
+    /// Replaces a slot's initial values (an imported adapter), before the first step.
+    public func writeSlot<Value: Numeric>(_ name: String, _ values: [Value]) throws {
+        try values.withUnsafeBytes { bytes in
+            try handle.verb { try zo_session_write_slot($0, checked(name, "slot"), bytes.baseAddress, bytes.count, $1) }
+        }
+    }
+
+    /// Computes a slot's values again from the initial ones and the first `updates` records alone.
+    /// - Throws: `ZoError` of kind `invalidArgument`: the method is of first order, whose records lack the updates.
+    public func replaySlot<Value: Numeric>(
+        _ name: String, updates: UInt64, as type: Value.Type = Float.self
+    ) throws -> [Value] {
+        try fill(name) { try zo_session_replay_slot($0, checked(name, "slot"), updates, $1, $2, $3) }
+    }
+
+    private func fill<Value>(
+        _ name: String, _ read: (OpaquePointer?, UnsafeMutableRawPointer?, Int, ErrorPointer?) throws -> zo_status
+    ) throws -> [Value] {
+        // The library refuses an unknown name.
+        let elements = try slots.first { $0.name == name }?.elements ?? 0
+        return try [Value](unsafeUninitializedCapacity: max(elements, 1)) { values, count in
+            try handle.verb { try read($0, values.baseAddress, elements * MemoryLayout<Value>.size, $1) }
+            count = elements
+        }
+    }
 }

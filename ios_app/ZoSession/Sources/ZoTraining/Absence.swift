@@ -1,6 +1,6 @@
 import ZoSession
 
-/// What becomes of a run when the person leaves the app, comes back, or the system takes back the time that it gave.
+/// Decides about a run when the person leaves the app, comes back, or the system takes back the time that it gave.
 public struct Absence: Sendable {
     /// Whether the system lets the run go on in the background.
     public var isContinued = false
@@ -42,7 +42,7 @@ public struct Absence: Sendable {
 }
 
 extension TrainingScreen {
-    /// What the system is told of a run that it lets go on: steps of all steps.
+    /// The progress of a run that the system lets continue: steps of all steps.
     public var progress: (completed: Int64, total: Int64) {
         let total = Int64(clamping: max(view.steps, 1))
         return (min(Int64(clamping: view.step), total), total)

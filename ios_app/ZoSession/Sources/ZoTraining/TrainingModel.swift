@@ -1,7 +1,7 @@
 import Foundation
 import ZoSession
 
-/// A question, and what the model answers with what was trained and without it.
+/// A question, and the answers of the model with what was trained and without it.
 public struct Exchange: Identifiable, Equatable, Sendable {
     public let id = UUID()
     public let question: String
@@ -9,17 +9,16 @@ public struct Exchange: Identifiable, Equatable, Sendable {
     public let untrained: String
 }
 
-/// What the screens show.
+/// The state of the app for its screens.
 public struct TrainingScreen: Sendable {
     public internal(set) var view: JobView
     public internal(set) var losses: [LossPoint] = []
-    public internal(set) var evaluations: [StepEvaluation] = []
     public internal(set) var request: JobRequest?
     /// Why the job failed, waits or is paused, or why a start was refused.
     public internal(set) var problem: ZoError?
-    /// What a start asked: it is to be called again with an answer.
+    /// The question of a start, which is to be called again with an answer.
     public internal(set) var question: ZoError?
-    /// What was asked and answered.
+    /// Questions and their answers so far.
     public internal(set) var talk: [Exchange] = []
 
     public var isActive: Bool {
@@ -33,19 +32,20 @@ public struct TrainingScreen: Sendable {
     public var canResume: Bool { view.phase == .paused }
 }
 
-/// The one job of the app: what the screens show and what their buttons do. All rules are the session's (docs/jobs.md); what
-/// takes long runs in other threads.
+/// The one job of the app: the state of the screens and the actions of their buttons.
+///
+/// All rules are the session's (docs/jobs.md). Long calls run in other threads.
 @MainActor
 public final class TrainingModel {
-    /// What only the app has.
+    /// The part that differs by app.
     public struct Environment: Sendable {
         public var places: Places
         public var conditions: @Sendable () -> Conditions
-        /// What runs a bundle's programs; nil: the engine that its manifest names.
+        /// Makes the engine that runs a bundle's programs; nil: the engine that its manifest names.
         public var engine: @Sendable (URL) async throws -> (any Engine)?
         /// Public keys of which one must have signed a bundle; nil: any bundle.
         public var trustedKeys: [String]?
-        public var pollSeconds = 30.0
+        public var pollSeconds: Double?
 
         public init(
             places: Places, conditions: @escaping @Sendable () -> Conditions,
@@ -56,7 +56,10 @@ public final class TrainingModel {
             self.engine = engine
         }
 
-        var packed: String { places.cache.appendingPathComponent("packed").path }
+        func job(_ engine: (any Engine)? = nil) throws -> TrainingJob {
+            let cache = places.cache.appendingPathComponent("packed").path
+            return try TrainingJob(folder: places.root, engine: engine, cache: cache, trustedKeys: trustedKeys)
+        }
     }
 
     public private(set) var screen: TrainingScreen {
@@ -67,17 +70,18 @@ public final class TrainingModel {
     public var onChange: ((TrainingScreen) -> Void)?
 
     private let environment: Environment
-    private let job: TrainingJob
+    /// The job of the last run, as each opens it with the engine of its bundle.
+    private var job: TrainingJob
     private var work: Task<Void, Never>?
 
     /// - Throws: `ZoError`: the job's folder cannot be made.
     public init(_ environment: Environment) throws {
         self.environment = environment
-        job = try TrainingJob(folder: environment.places.root)
-        screen = TrainingScreen(view: try job.view, evaluations: try job.evaluations, request: try job.request)
+        job = try environment.job()
+        screen = TrainingScreen(view: try job.view, request: try job.request)
     }
 
-    /// Chooses what is to be trained; nothing while a run is under way.
+    /// Chooses what to train. Does nothing during a run.
     public func choose(_ request: JobRequest) {
         guard !screen.isActive else { return }
         screen.request = request
@@ -86,34 +90,16 @@ public final class TrainingModel {
         screen.talk = []
     }
 
-    /// Starts what was chosen. What is refused or asked is on the screen.
+    /// Starts the chosen request. A refusal or a question is on the screen.
     public func start(_ answer: Answer = .ask) {
         guard screen.canStart, let request = screen.request else { return }
-        let job = job, environment = environment
-        begin { model in
-            do {
-                let engine = try await environment.engine(request.bundle)
-                try await Task.detached {
-                    try job.start(
-                        request, answer: answer, engine: engine, cache: environment.packed,
-                        trustedKeys: environment.trustedKeys
-                    )
-                }.value
-            } catch let error as ZoError where error.kind == .question {
-                model.screen.question = error
-                return
-            } catch {
-                model.screen.problem = told(error)
-                return
-            }
-            await model.run(request)
-        }
+        begin(request.bundle) { try $0.start(request, answer: answer) }
     }
 
-    /// Goes on with a run that is paused, also one of another process.
+    /// Continues a run that is paused, also one of another process.
     public func resume() {
         guard screen.canResume, let request = try? job.request else { return }
-        begin { await $0.run(request) }
+        begin(request.bundle) { _ in }
     }
 
     /// Ends the run after its step, saved.
@@ -121,13 +107,13 @@ public final class TrainingModel {
         job.pause(reason)
     }
 
-    /// Likewise, and nobody goes on with it; its state stays.
+    /// Ends the run and drops its request; its state stays.
     public func cancel() {
         try? job.cancel()
         refresh()
     }
 
-    /// Removes what was trained with the bundle. Only while nothing runs.
+    /// Removes what was trained with the bundle. Does nothing during a run.
     public func discard() {
         guard !screen.isActive else { return }
         do { try job.discard() } catch { screen.problem = told(error) }
@@ -135,15 +121,15 @@ public final class TrainingModel {
         refresh()
     }
 
-    /// Waits until no run is under way.
+    /// Waits for the end of the run.
     public func finished() async {
         await work?.value
     }
 
-    /// Asks the model with what was trained, and without it. Where it has a chat template, what was asked before comes first, each
-    /// time with the answers of the same side; else a question stands alone.
+    /// Asks the model with what was trained, and without it. With a chat template, the questions before come first, each time
+    /// with the answers of the same side; without one, a question stands alone.
     ///
-    /// - Parameter onText: gets the answers piece by piece, the trained one first; true ends the one that the piece is of.
+    /// - Parameter onText: gets the answers piece by piece, the trained one first; true ends the answer.
     public func ask(
         _ question: String, maxTokens: UInt32 = 256, onText: (@Sendable (_ trained: Bool, String) -> Bool)? = nil
     ) async throws {
@@ -178,47 +164,42 @@ public final class TrainingModel {
         screen.talk = []
     }
 
-    /// What `action` makes of the bundle with what was trained so far.
+    /// Runs `action` on the bundle with what was trained so far.
     public func withSession<Result: Sendable>(
         _ action: @escaping @Sendable (TrainingSession) throws -> Result
     ) async throws -> Result {
-        let job = job, environment = environment
-        let bundle = try job.request?.bundle ?? environment.places.bundles
-        let engine = try await environment.engine(bundle)
+        let engine = try await environment.engine(try job.request?.bundle ?? environment.places.bundles)
+        let job = try environment.job(engine)
         return try await Task.detached {
-            let session = try job.session(
-                engine: engine, cache: environment.packed, trustedKeys: environment.trustedKeys
-            )
+            let session = try job.session()
             defer { try? session.close() }
             return try action(session)
         }.value
     }
 
-    private func begin(_ action: @escaping @MainActor (TrainingModel) async -> Void) {
+    /// Opens the job for a bundle, and runs it after `start`, once the run before has ended.
+    private func begin(_ bundle: URL, _ start: @escaping @Sendable (TrainingJob) throws -> Void) {
         screen.problem = nil
         screen.question = nil
-        let before = work
+        let before = work, environment = environment
         work = Task {
             await before?.value
-            await action(self)
-        }
-    }
-
-    private func run(_ request: JobRequest) async {
-        let job = job, environment = environment
-        do {
-            let engine = try await environment.engine(request.bundle)
-            try await Task.detached { [weak self] in
-                try job.run(
-                    engine: engine, cache: environment.packed, trustedKeys: environment.trustedKeys,
-                    pollSeconds: environment.pollSeconds, conditions: environment.conditions,
-                    changed: { Task { @MainActor in self?.refresh() } }
-                )
-            }.value
-            refresh()
-        } catch {
-            refresh()
-            screen.problem = told(error)
+            do {
+                let job = try environment.job(try await environment.engine(bundle))
+                self.job = job
+                try await Task.detached { try start(job) }.value
+                defer { refresh() }
+                try await Task.detached { [weak self] in
+                    try job.run(
+                        pollSeconds: environment.pollSeconds, conditions: environment.conditions,
+                        changed: { Task { @MainActor in self?.refresh() } }
+                    )
+                }.value
+            } catch let error as ZoError where error.kind == .question {
+                screen.question = error
+            } catch {
+                screen.problem = told(error)
+            }
         }
     }
 
@@ -227,7 +208,6 @@ public final class TrainingModel {
         var shown = screen
         shown.view = view
         shown.losses = (try? job.losses) ?? []
-        shown.evaluations = (try? job.evaluations) ?? []
         shown.problem = job.problem
         if let request = try? job.request { shown.request = request }
         screen = shown

@@ -1,7 +1,7 @@
 import Foundation
 import ZoSession
 
-// What the screens say.
+// Texts of the screens.
 
 extension JobView {
     public var title: String {
@@ -27,7 +27,7 @@ extension JobView {
 
 extension Evaluation {
     public var title: String {
-        let told = String(format: words("loss %.3f"), loss)
+        let told = String(format: words("loss %.3f"), loss ?? .nan)
         return accuracy.map { told + String(format: words(", %.0f %% right"), 100 * $0) } ?? told
     }
 }
