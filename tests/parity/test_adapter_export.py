@@ -214,8 +214,8 @@ def test_what_trains_no_adapter_of_floats(
 def test_what_the_call_refuses(bundle: Path, tmp_path: Path) -> None:
     with Session.open(bundle, engine=no_programs) as session:
         for arguments, message in (
-            (("mlx",), "'mlx'; expected one of peft, gguf"),
-            (("gguf", {"outtype": "q4"}), "'q4'; expected one of f32"),
+            (("mlx",), "'mlx'; expected peft or gguf"),
+            (("gguf", {"outtype": "q4"}), "'q4'; expected f32, f16 or q8_0"),
             (("peft", {"outtype": "f16"}), "PEFT's form has one type"),
         ):
             kind, *options = arguments

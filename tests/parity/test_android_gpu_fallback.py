@@ -101,7 +101,7 @@ def test_a_job_without_a_gpu_ends_with_the_message_and_trains_on_the_cpu(
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"prompt": "The film is ", "completion": "great"}\n' * 3)
     on_gpu = Request(gpu_bundle(compiler), rows, steps=2)
-    on_cpu = dataclasses.replace(on_gpu, engine_name=CPU)
+    on_cpu = dataclasses.replace(on_gpu, engine=CPU)
     with Job(tmp_path / "job") as job:
         job.start(on_gpu)  # there is a device yet
         monkeypatch.setenv("ZOEXPORT_VULKAN_DEVICE", "nonesuch")

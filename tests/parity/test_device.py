@@ -260,7 +260,9 @@ def test_parity_fails_where_the_phone_computes_otherwise(
     bundle = bundle_of(compiler, "mebp")
     said(capfd, "push", bundle, "--runner", wrong)
     there = phones / SERIAL / "data/local/tmp/zoexport/runner/zoexport-runner"
-    there.write_text('#!/bin/sh\nexec "$(dirname "$0")/real-runner" "$@" --lr 0.5 --clip 0\n')
+    there.write_text(
+        '#!/bin/sh\nexec "$(dirname "$0")/real-runner" "$@" --set lr=0.5 --set clip=0\n'
+    )
     report = said(capfd, "parity", bundle, "--steps", 4, code=1)
     assert report["passed"] is False
     assert report["max_relative_loss_error"] > report["bounds"]["loss"]

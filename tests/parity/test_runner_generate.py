@@ -75,7 +75,7 @@ def test_a_message_is_answered(bundle: Path) -> None:
         ([], "--prompt", 2),
         (["--prompt", "a", "--state", "x", "--adapter", "y"], "--adapter", 2),
         (["--prompt", "a", "--adapter", "nowhere"], "nowhere", 1),
-        (["--prompt", "a", "--temperature", "-1"], "--temperature", 2),
+        (["--prompt", "a", "--temperature", "-1"], "'temperature'", 2),
         (["--prompt", "a", "--stop", ""], "stop string", 2),
         (["--prompt", "a " * 2000], "generate.context", 2),
     ],
