@@ -160,8 +160,7 @@ Status Session::name_for_llama_cpp(std::vector<AdapterLayer>& layers) const {
   const std::string where = "bundle " + files_.path();
   const std::string expected = "the names that llama.cpp has for its layers";
   if (!manifest_.llama_cpp) {
-    return Failure{ZO_BUNDLE_ERROR, where, "none of llama.cpp's names, as it is older than they are", expected,
-                   "Compile it again with this version, or export PEFT's form."};
+    return Failure{ZO_BUNDLE_ERROR, where, "none of llama.cpp's names", expected, "Export PEFT's form."};
   }
   if (!manifest_.llama_cpp->problem.empty()) {
     return Failure{ZO_BUNDLE_ERROR, where, manifest_.llama_cpp->problem, expected, "Export PEFT's form."};

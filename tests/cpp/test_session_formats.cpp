@@ -89,9 +89,7 @@ void test_canonical_json() {
   CHECK(!canonical_json(std::string(100000, '['), "id").ok());
 }
 
-LogHeader sample_header(uint32_t version) {
-  return {std::string(32, '0') + std::string(32, 'f'), 0x8000000000000001u, 2, version};
-}
+LogHeader sample_header() { return {std::string(32, '0') + std::string(32, 'f'), 0x8000000000000001u, 2}; }
 
 uint32_t last_crc(const std::string& bytes) {
   uint32_t crc = 0;
@@ -101,81 +99,72 @@ uint32_t last_crc(const std::string& bytes) {
   return crc;
 }
 
-std::string sample_log(size_t records, uint32_t version = 2, float loss = 1.0f) {
-  std::string log = encode_header(sample_header(version));
+std::string sample_log(size_t records, float loss = 1.0f) {
+  std::string log = encode_header(sample_header());
   for (size_t i = 0; i < records; ++i) {
     const auto x = static_cast<float>(i);
-    log += encode_record({static_cast<uint32_t>(i), 0.5f, 0.01f, loss + x, {x, -x}}, version == 2 ? last_crc(log) : 0);
+    log += encode_record({static_cast<uint32_t>(i), 0.5f, 0.01f, loss + x, {x, -x}}, last_crc(log));
   }
   return log;
 }
 
 void test_log_round_trip() {
-  for (const uint32_t version : {1u, 2u}) {
-    const std::string bytes = sample_log(4, version);
-    CHECK(bytes.size() == kLogHeaderBytes + 4 * record_bytes(2) && bytes.size() == log_bytes(4, 2));
-    CHECK(std::memcmp(bytes.data(), version == 1 ? "ZOLOG\0\0\1" : "ZOLOG\0\0\2", 8) == 0);
-    const auto log = parse_log(bytes, "log");
-    if (!CHECK(log.ok())) {
-      return;
-    }
-    CHECK(log->header.bundle_id == std::string(32, '0') + std::string(32, 'f') && log->header.version == version);
-    CHECK(log->header.seed == 0x8000000000000001u && log->header.queries == 2);
-    CHECK(log->records.size() == 4 && log->valid_bytes == bytes.size() && log->damage.empty());
-    CHECK(log->records[3].step == 3 && log->records[3].loss == 4.0f && log->records[3].gradients[1] == -3.0f);
+  const std::string bytes = sample_log(4);
+  CHECK(bytes.size() == kLogHeaderBytes + 4 * record_bytes(2) && bytes.size() == log_bytes(4, 2));
+  CHECK(std::memcmp(bytes.data(), "ZOLOG\0\0\2", 8) == 0);
+  const auto log = parse_log(bytes, "log");
+  if (!CHECK(log.ok())) {
+    return;
   }
-  LogHeader later = sample_header(3);
-  CHECK(!parse_log(encode_header(later), "log").ok());
+  CHECK(log->header.bundle_id == std::string(32, '0') + std::string(32, 'f'));
+  CHECK(log->header.seed == 0x8000000000000001u && log->header.queries == 2);
+  CHECK(log->records.size() == 4 && log->valid_bytes == bytes.size() && log->damage.empty());
+  CHECK(log->records[3].step == 3 && log->records[3].loss == 4.0f && log->records[3].gradients[1] == -3.0f);
 }
 
 void test_log_torn_and_flipped() {
   const size_t record = record_bytes(2);
-  for (const uint32_t version : {1u, 2u}) {
-    const std::string whole = sample_log(3, version);
-    for (size_t size = 0; size <= whole.size(); ++size) {
-      const auto log = parse_log(whole.substr(0, size), "log");
-      CHECK(log.ok() == (size >= kLogHeaderBytes));
-      if (log.ok()) {
-        CHECK(log->records.size() == (size - kLogHeaderBytes) / record && log->damage.empty());
-        CHECK(log->valid_bytes == kLogHeaderBytes + log->records.size() * record);
-      }
-    }
-    for (size_t bit = 0; bit < whole.size() * 8; ++bit) {
-      std::string flipped = whole;
-      flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
-      const size_t hit = bit / 8 < kLogHeaderBytes ? 0 : (bit / 8 - kLogHeaderBytes) / record;
-      const auto log = parse_log(flipped, "log");
-      CHECK(log.ok() == (bit / 8 >= kLogHeaderBytes));
-      // Of the last record it may be a torn tail; whole ones behind it are damage, whichever byte it is.
-      const auto known = parse_log(flipped, "log", sample_header(2));
-      CHECK(known.ok());
-      if (log.ok()) {
-        CHECK(log->records.size() == hit && log->damage.empty() == (hit == 2));
-      } else {
-        CHECK(known->records.size() == 3 && known->header.version == version && !known->damage.empty());
-      }
-    }
-    // A tail that is longer than a record, and holds none: what a file system may leave of appends.
-    CHECK(parse_log(whole + std::string(3 * record + 5, '\0'), "log")->damage.empty());
-    // Any number of bytes lost in between, or added.
-    for (size_t lost = 1; lost < 2 * record; ++lost) {
-      const std::string longer = sample_log(6, version);
-      const std::string gap = longer.substr(0, log_bytes(1, 2) + 3) + longer.substr(log_bytes(1, 2) + 3 + lost);
-      const auto log = parse_log(gap, "log");
-      CHECK(log->records.size() == 1 && !log->damage.empty());
-      const auto added =
-          parse_log(longer.substr(0, log_bytes(2, 2)) + std::string(lost, 'x') + longer.substr(log_bytes(2, 2)), "log");
-      CHECK(added->records.size() == 2 && !added->damage.empty());
+  const std::string whole = sample_log(3);
+  for (size_t size = 0; size <= whole.size(); ++size) {
+    const auto log = parse_log(whole.substr(0, size), "log");
+    CHECK(log.ok() == (size >= kLogHeaderBytes));
+    if (log.ok()) {
+      CHECK(log->records.size() == (size - kLogHeaderBytes) / record && log->damage.empty());
+      CHECK(log->valid_bytes == kLogHeaderBytes + log->records.size() * record);
     }
   }
-  // Records of another branch of the run fit by step and CRC, and in version 2 not behind those before them.
-  for (const uint32_t version : {1u, 2u}) {
-    const std::string other = sample_log(3, version, 2.0f);
-    const std::string spliced = sample_log(2, version) + other.substr(log_bytes(2, 2));
-    CHECK(parse_log(spliced, "log")->records.size() == (version == 1 ? 3 : 2));
+  for (size_t bit = 0; bit < whole.size() * 8; ++bit) {
+    std::string flipped = whole;
+    flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
+    const size_t hit = bit / 8 < kLogHeaderBytes ? 0 : (bit / 8 - kLogHeaderBytes) / record;
+    const auto log = parse_log(flipped, "log");
+    CHECK(log.ok() == (bit / 8 >= kLogHeaderBytes));
+    // Of the last record it may be a torn tail; whole ones behind it are damage, whichever byte it is.
+    const auto known = parse_log(flipped, "log", sample_header());
+    CHECK(known.ok());
+    if (log.ok()) {
+      CHECK(log->records.size() == hit && log->damage.empty() == (hit == 2));
+    } else {
+      CHECK(known->records.size() == 3 && !known->damage.empty());
+    }
   }
+  // A tail that is longer than a record, and holds none: what a file system may leave of appends.
+  CHECK(parse_log(whole + std::string(3 * record + 5, '\0'), "log")->damage.empty());
+  // Any number of bytes lost in between, or added.
+  for (size_t lost = 1; lost < 2 * record; ++lost) {
+    const std::string longer = sample_log(6);
+    const std::string gap = longer.substr(0, log_bytes(1, 2) + 3) + longer.substr(log_bytes(1, 2) + 3 + lost);
+    const auto log = parse_log(gap, "log");
+    CHECK(log->records.size() == 1 && !log->damage.empty());
+    const auto added =
+        parse_log(longer.substr(0, log_bytes(2, 2)) + std::string(lost, 'x') + longer.substr(log_bytes(2, 2)), "log");
+    CHECK(added->records.size() == 2 && !added->damage.empty());
+  }
+  // Records of another branch of the run fit by step, and not behind those before them.
+  const std::string other = sample_log(3, 2.0f);
+  const std::string spliced = sample_log(2) + other.substr(log_bytes(2, 2));
+  CHECK(parse_log(spliced, "log")->records.size() == 2);
   // A whole record in the wrong place ends the log too.
-  const std::string whole = sample_log(3, 1);
   const auto log = parse_log(whole.substr(0, kLogHeaderBytes) + whole.substr(kLogHeaderBytes + record), "log");
   CHECK(log.ok() && log->records.empty() && !log->damage.empty());
 }
@@ -183,19 +172,17 @@ void test_log_torn_and_flipped() {
 void test_log_file() {
   const Folder folder;
   const std::string path = folder.file("a");
-  for (const uint32_t version : {1u, 2u}) {
-    put(path, sample_log(3, version) + "torn");
-    {
-      auto file = LogFile::open(path, *parse_log(*read_file(path, ZO_STATE_ERROR), path));
-      CHECK(file.ok());
-      CHECK(file->append({3, 0.5f, 0.01f, 4.0f, {3.0f, -3.0f}}).ok());
-      CHECK(*read_file(path, ZO_STATE_ERROR) == sample_log(4, version));
-      CHECK(file->cut(1).ok());
-      CHECK(file->append({1, 0.5f, 0.01f, 2.0f, {1.0f, -1.0f}}).ok());
-      CHECK(file->append({2, 0.5f, 0.01f, 3.0f, {2.0f, -2.0f}}).ok());
-    }
-    CHECK(*read_file(path, ZO_STATE_ERROR) == sample_log(3, version));
+  put(path, sample_log(3) + "torn");
+  {
+    auto file = LogFile::open(path, *parse_log(*read_file(path, ZO_STATE_ERROR), path));
+    CHECK(file.ok());
+    CHECK(file->append({3, 0.5f, 0.01f, 4.0f, {3.0f, -3.0f}}).ok());
+    CHECK(*read_file(path, ZO_STATE_ERROR) == sample_log(4));
+    CHECK(file->cut(1).ok());
+    CHECK(file->append({1, 0.5f, 0.01f, 2.0f, {1.0f, -1.0f}}).ok());
+    CHECK(file->append({2, 0.5f, 0.01f, 3.0f, {2.0f, -2.0f}}).ok());
   }
+  CHECK(*read_file(path, ZO_STATE_ERROR) == sample_log(3));
   CHECK(!LogFile::open(folder.file("none"), *parse_log(sample_log(0), "log")).ok());
 }
 
@@ -209,7 +196,7 @@ void test_log_digest() {
     CHECK(*digest.of(path, part.size()) == sha256_hex(part.data(), part.size()));
   }
   CHECK(!digest.of(path, sample_log(5).size() + 1).ok());
-  put(path, sample_log(5, 2, 9.0f));
+  put(path, sample_log(5, 9.0f));
   digest.forget();
   CHECK(*digest.of(path, log_bytes(1, 2)) != sha256_hex(sample_log(1).data(), log_bytes(1, 2)));
 }

@@ -41,7 +41,7 @@ void sign_log(std::string& bytes) {
   put(bytes, kLogHeaderBytes - 4, &crc, 4);
   const size_t record = record_bytes(static_cast<uint8_t>(bytes[48]));
   for (size_t at = kLogHeaderBytes; at + record <= bytes.size(); at += record) {
-    crc = bytes[7] == 1 ? crc32(&bytes[at], record - 4) : crc32(&bytes[at], record - 4, crc);
+    crc = crc32(&bytes[at], record - 4, crc);
     put(bytes, at + record - 4, &crc, 4);
   }
 }

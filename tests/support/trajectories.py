@@ -48,15 +48,14 @@ def write_log(state: Path, bundle: Path, run: dict[str, Any]) -> None:
     identity = {"bundle_id": bundle_id, "method": run["method"], "schema_version": 1, "seed": seed}
     (state / "state.json").write_text(json.dumps(identity))
     log = _checked(
-        b"ZOLOG\0\0\1" + bytes.fromhex(bundle_id) + struct.pack("<QIQ", seed, queries, 0)
+        b"ZOLOG\0\0\2" + bytes.fromhex(bundle_id) + struct.pack("<QIQ", seed, queries, 0)
     )
     for step, (losses, lr, gradients) in enumerate(
         zip(run["losses"], run["rates"], run["gradients"], strict=True)
     ):
         loss = struct.pack("<f", sum(losses) / len(losses))
-        log += _checked(
-            struct.pack("<I", step) + _floats([lr, run["eps"]]) + loss + _floats(gradients)
-        )
+        record = struct.pack("<I", step) + _floats([lr, run["eps"]]) + loss + _floats(gradients)
+        log += _checked(record, before=int.from_bytes(log[-4:], "little"))
     (state / "trajectory.log").write_bytes(log)
 
 
@@ -64,8 +63,8 @@ def _floats(words: Sequence[str]) -> bytes:
     return b"".join(bytes.fromhex(word)[::-1] for word in words)
 
 
-def _checked(content: bytes) -> bytes:
-    return content + struct.pack("<I", zlib.crc32(content))
+def _checked(content: bytes, before: int = 0) -> bytes:
+    return content + struct.pack("<I", zlib.crc32(content, before))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ class AdapterSettings:
         causal: whether the base model is a causal language model.
         architecture: transformers' class of the base model.
         heads: of its attention, those of queries and those of keys; None where nobody says.
-        llama_cpp: what llama.cpp calls the layers, as the bundle's manifest has it; None of older bundles.
+        llama_cpp: what llama.cpp calls the layers, as the bundle's manifest has it.
         rslora, rank_pattern, alpha_pattern: as of ``LoraScaling``.
         dropout: share of the inputs that were left out while it was trained.
     """

@@ -136,14 +136,14 @@ struct Manifest {
   uint32_t max_labels = 0;
   uint32_t copies = 0;
   int64_t vocab_size = 0;                 // 0 where the manifest does not say
-  std::optional<LlamaCppSpec> llama_cpp;  // absent of older bundles, and of those that train no adapter
+  std::optional<LlamaCppSpec> llama_cpp;  // absent if the bundle trains no adapter
   RunSettings settings;
   double dropout = 0;  // share of adapters' inputs that a step leaves out; of programs that take it
   std::vector<ProgramSpec> programs;
   std::vector<SlotSpec> slots;
   std::vector<std::string> required_ops;
   std::vector<std::string> tokenizer;  // its files
-  std::optional<TextSpec> text;        // absent of older bundles, and of those without a tokenizer
+  std::optional<TextSpec> text;        // absent without a tokenizer
   std::vector<std::string> backends;   // of ExecuTorch, that the delegates call
   bool distinct_weights = false;
   std::map<std::string, FileSpec> files;
@@ -156,7 +156,7 @@ struct Manifest {
   std::vector<uint32_t> lengths;  // that programs are made for, ascending; the last is seq_len. Empty: any
   std::vector<StageSpec> stages;
   std::optional<FallbackSpec> fallback;
-  std::optional<GenerateSpec> generate;  // absent where the bundle is older than that
+  std::optional<GenerateSpec> generate;
   uint32_t label_rows = 0;               // label entries in one call of a head that takes activations
 
   // Has the programs of `fallback` in place of its own.

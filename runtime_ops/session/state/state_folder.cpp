@@ -297,17 +297,13 @@ Result<SafeTensors> StateFolder::read_snapshot(uint64_t steps) {
     return Failure{ZO_STATE_ERROR, path, "a damaged snapshot, or one of another run", "a snapshot of this state",
                    "Remove it; the run continues from an older one."};
   }
-  // Earlier releases wrote none.
-  const std::string known = file.metadata(kLogDigest);
-  if (!known.empty()) {
-    if (!writable()) {
-      digest_.forget();  // another process may train it
-    }
-    ZO_ASSIGN(digest, digest_.of(log_path(path_), log_bytes(steps, queries_)));
-    if (digest != known) {
-      return Failure{ZO_STATE_ERROR, path, "a snapshot after other steps than the log has", "one after its first steps",
-                     "Remove it; the run continues from an older one."};
-    }
+  if (!writable()) {
+    digest_.forget();  // another process may train it
+  }
+  ZO_ASSIGN(digest, digest_.of(log_path(path_), log_bytes(steps, queries_)));
+  if (digest != file.metadata(kLogDigest)) {
+    return Failure{ZO_STATE_ERROR, path, "a snapshot after other steps than the log has", "one after its first steps",
+                   "Remove it; the run continues from an older one."};
   }
   return file;
 }

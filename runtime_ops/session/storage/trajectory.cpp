@@ -13,8 +13,7 @@
 namespace zoexport {
 namespace {
 
-constexpr char kMagic[7] = {'Z', 'O', 'L', 'O', 'G', '\0', '\0'};  // the version follows
-constexpr uint32_t kChained = 2;
+constexpr char kMagic[8] = {'Z', 'O', 'L', 'O', 'G', '\0', '\0', '\2'};
 constexpr size_t kCrcBytes = 4;
 // No system stores less of a file at once, and larger pages are multiples.
 constexpr uint64_t kPageBytes = 4096;
@@ -56,7 +55,6 @@ int digit(char c) { return c <= '9' ? c - '0' : c - 'a' + 10; }
 
 std::string encode_header(const LogHeader& header) {
   std::string out(kMagic, sizeof(kMagic));
-  put(out, header.version, 1);
   for (size_t i = 0; i < 64; i += 2) {
     out += static_cast<char>(digit(header.bundle_id[i]) * 16 + digit(header.bundle_id[i + 1]));
   }
@@ -89,7 +87,6 @@ std::optional<LogHeader> read_header(const std::string& bytes) {
     return std::nullopt;
   }
   LogHeader header;
-  header.version = static_cast<uint32_t>(get(data + sizeof(kMagic), 1));
   static const char* digits = "0123456789abcdef";
   for (size_t i = 8; i < 40; ++i) {
     header.bundle_id += digits[static_cast<uint8_t>(data[i]) >> 4];
@@ -108,8 +105,8 @@ bool whole_record(const std::string& bytes, size_t at, const LogHeader& header, 
          get(record + size - kCrcBytes, kCrcBytes) == crc32(record, size - kCrcBytes, before);
 }
 
-uint32_t crc_before(const std::string& bytes, size_t at, const LogHeader& header) {
-  return header.version >= kChained ? static_cast<uint32_t>(get(bytes.data() + at - kCrcBytes, kCrcBytes)) : 0;
+uint32_t crc_before(const std::string& bytes, size_t at) {
+  return static_cast<uint32_t>(get(bytes.data() + at - kCrcBytes, kCrcBytes));
 }
 
 // How many whole records lie at or behind byte `at`, where one of step `step` ought to be: at any byte, since what was lost may
@@ -120,8 +117,8 @@ size_t records_behind(const std::string& bytes, size_t at, uint64_t step, const 
   while (at < bytes.size() && bytes.size() - at >= size) {
     // A step that fits is looked for first: few bytes are one, and each would cost a CRC.
     const uint64_t number = get(bytes.data() + at, 4);
-    const bool there = number >= step && number - step <= bytes.size() &&
-                       whole_record(bytes, at, header, crc_before(bytes, at, header));
+    const bool there =
+        number >= step && number - step <= bytes.size() && whole_record(bytes, at, header, crc_before(bytes, at));
     found += there ? 1 : 0;
     at += there ? size : 1;
   }
@@ -147,7 +144,7 @@ LogContent read_records(const std::string& bytes, const LogHeader& header, uint3
       read.gradients.push_back(get_float(record + 16 + 4 * size_t{i}));
     }
     log.records.push_back(std::move(read));
-    before = crc_before(bytes, at + size, header);
+    before = crc_before(bytes, at + size);
   }
   log.valid_bytes = at;
   return log;
@@ -157,17 +154,13 @@ LogContent read_records(const std::string& bytes, const LogHeader& header, uint3
 
 Result<LogContent> parse_log(const std::string& bytes, const std::string& path, const std::optional<LogHeader>& known) {
   if (const auto header = read_header(bytes)) {
-    if (header->version < 1 || header->version > kChained) {
-      return Failure{ZO_STATE_ERROR, path, "version " + std::to_string(header->version) + " of the log's format",
-                     "at most " + std::to_string(kChained), "Update zoexport, or start again in another folder."};
-    }
-    LogContent log = read_records(bytes, *header, crc_before(bytes, kLogHeaderBytes, *header));
+    LogContent log = read_records(bytes, *header, crc_before(bytes, kLogHeaderBytes));
     size_t behind = records_behind(bytes, log.valid_bytes, log.records.size(), *header);
     // That of the bad record alone may be the damaged CRC: then the one behind it goes on from another than the file has.
     const size_t size = record_bytes(header->queries);
     if (behind == 0 && bytes.size() - log.valid_bytes >= 2 * size) {
       const uint32_t computed =
-          crc32(bytes.data() + log.valid_bytes, size - kCrcBytes, crc_before(bytes, log.valid_bytes, *header));
+          crc32(bytes.data() + log.valid_bytes, size - kCrcBytes, crc_before(bytes, log.valid_bytes));
       behind = whole_record(bytes, log.valid_bytes + size, *header, computed) ? 1 : 0;
     }
     if (behind > 0) {
@@ -180,19 +173,9 @@ Result<LogContent> parse_log(const std::string& bytes, const std::string& path, 
     return Failure{ZO_STATE_ERROR, path, "a damaged header", "a trajectory log",
                    "Restore the state from a copy, or start again in another folder."};
   }
-  // Of either version: the one that makes sense of the records.
-  std::optional<LogContent> best;
-  for (uint32_t version = kChained; version >= 1; --version) {
-    LogHeader header = *known;
-    header.version = version;
-    const std::string encoded = encode_header(header);
-    LogContent log = read_records(bytes, header, crc_before(encoded, kLogHeaderBytes, header));
-    if (!best || log.records.size() > best->records.size()) {
-      best = std::move(log);
-    }
-  }
-  best->damage = "a damaged header before " + std::to_string(best->records.size()) + " good records";
-  return std::move(*best);
+  LogContent log = read_records(bytes, *known, crc_before(encode_header(*known), kLogHeaderBytes));
+  log.damage = "a damaged header before " + std::to_string(log.records.size()) + " good records";
+  return log;
 }
 
 Result<std::string> LogDigest::of(const std::string& path, uint64_t bytes) {
@@ -247,7 +230,7 @@ Status LogFile::resize(uint64_t size) {
     return system_failure(ZO_STATE_ERROR, path_, errno, true);
   }
   size_ = size;
-  before_ = header_.version >= kChained ? static_cast<uint32_t>(get(crc, kCrcBytes)) : 0;
+  before_ = static_cast<uint32_t>(get(crc, kCrcBytes));
   return {};
 }
 
@@ -264,7 +247,7 @@ Status LogFile::append(const Record& record) {
   }
   const uint64_t size = size_;
   size_ += bytes.size();
-  before_ = crc_before(bytes, bytes.size(), header_);
+  before_ = crc_before(bytes, bytes.size());
   if (seconds_now() - synced_at_ < 1.0 && size_ / kPageBytes == synced_ / kPageBytes) {
     return {};
   }

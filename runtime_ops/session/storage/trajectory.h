@@ -23,8 +23,6 @@ struct LogHeader {
   std::string bundle_id;  // 64 hexadecimal digits
   uint64_t seed = 0;
   uint32_t queries = 0;
-  // Of the format: in 2 the CRC of a record goes on from that of what lies before it, in 1 every record has its own.
-  uint32_t version = 2;
 };
 
 inline constexpr size_t kLogHeaderBytes = 64;
@@ -35,7 +33,7 @@ inline uint64_t log_bytes(uint64_t records, uint32_t queries) {
 }
 
 std::string encode_header(const LogHeader& header);
-// `before` is the CRC that the record's goes on from: that of the header or the record before it, and 0 in version 1.
+// `before` is the CRC of the header or the record before it, which the record's continues.
 std::string encode_record(const Record& record, uint32_t before = 0);
 
 struct LogContent {

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import struct
-import zlib
 from pathlib import Path
 
 import pytest
@@ -39,32 +37,19 @@ def flip(state: Path, byte: int) -> bytes:
     return bytes(content)
 
 
-def as_first_version(state: Path) -> None:
-    """The log as earlier releases wrote it: every record with a CRC of its own."""
-    content = (state / LOG).read_bytes()
-    header = b"ZOLOG\0\0\1" + content[8 : HEADER - 4]
-    parts = [header] + [content[at : at + RECORD - 4] for at in range(HEADER, len(content), RECORD)]
-    (state / LOG).write_bytes(
-        b"".join(part + struct.pack("<I", zlib.crc32(part)) for part in parts)
-    )
-
-
 @pytest.fixture
 def state(bundle: Path, tmp_path: Path, dataset: Dataset) -> Path:
     train(bundle, tmp_path / "state", dataset, STEPS)
     return tmp_path / "state"
 
 
-@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("record", [0, 4, STEPS - 2])
 def test_whole_records_behind_a_bad_one_are_not_given_up(
-    bundle: Path, state: Path, dataset: Dataset, version: int, record: int
+    bundle: Path, state: Path, dataset: Dataset, record: int
 ) -> None:
     with open_session(bundle) as session:
         session.train(dataset, STEPS + 3)
         undisturbed = state_bytes(session)
-    if version == 1:
-        as_first_version(state)
     damaged = flip(state, HEADER + record * RECORD + 9)
     before = files_of(state)
     for read_only in (True, False):
@@ -83,17 +68,11 @@ def test_whole_records_behind_a_bad_one_are_not_given_up(
         session.train(dataset, STEPS + 3)
         assert state_bytes(session) == undisturbed
     assert (state / COPY).read_bytes() == damaged and not (state / (LOG + ".damaged-2")).exists()
-    assert (state / LOG).read_bytes()[7] == version
     with open_session(bundle, state, read_only=True) as session:
         assert state_bytes(session) == undisturbed
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_damaged_header_costs_no_step(
-    bundle: Path, state: Path, dataset: Dataset, version: int
-) -> None:
-    if version == 1:
-        as_first_version(state)
+def test_a_damaged_header_costs_no_step(bundle: Path, state: Path, dataset: Dataset) -> None:
     good = (state / LOG).read_bytes()
     for byte in (0, 7, 20, 45, 50, 63):
         (state / LOG).write_bytes(good)
@@ -111,8 +90,7 @@ def test_a_damaged_header_costs_no_step(
     with open_session(bundle) as session:
         session.attach(state, recover=True)
         session.train(dataset, STEPS)
-    # It is begun anew, as this release writes logs.
-    assert ((state / LOG).read_bytes() == good) == (version == 2)
+    assert (state / LOG).read_bytes() == good
 
 
 def test_a_first_order_run_recovers_to_a_snapshot(tmp_path: Path, dataset: Dataset) -> None:
