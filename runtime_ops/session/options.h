@@ -36,7 +36,7 @@ class Options {
   uint32_t count(const char* key) const { return static_cast<uint32_t>(whole(key)); }
   bool flag(const char* key) const;
   std::string text(const char* key) const;
-  // What was given; null if nothing was.
+  // The given value, or null.
   const nlohmann::json& value(const char* key) const;
   const nlohmann::json& given() const { return given_; }
 
@@ -63,8 +63,8 @@ class RunSettings : public Options {
   Status read(const nlohmann::json& manifest_settings);
   // Takes what a host or a state changes; refuses a setting that is compiled into the bundle.
   Status change(const nlohmann::json& settings);
-  // What a run must keep when it resumes: the settings of the phase run, without the seed, which a state stores itself.
-  // `total_steps` is one of them if the schedule's rates depend on it.
+  // The settings that a run keeps when it resumes: those of the phase run, without the seed, which a state stores itself, and
+  // with `total_steps` if the schedule's rates depend on it.
   nlohmann::json kept() const;
 
   uint64_t seed() const { return whole("seed"); }

@@ -27,7 +27,7 @@ MOST_WHOLE = 2**64 - 1
 
 @dataclasses.dataclass(frozen=True)
 class SettingInfo:
-    """What is known of one setting beside its type and default."""
+    """Declaration of one setting, besides its type and default."""
 
     key: str
     help: str
@@ -56,13 +56,13 @@ def setting(
     below: float | None = None,
     at_most: float | None = None,
 ) -> Any:
-    """A dataclass field that is a setting.
+    """Declare a dataclass field that is a setting.
 
     Args:
-        default: the value where the user gives none; None means that method or target decides. Of a setting that is
-            numbers by name, a dict.
+        default: the value if the user gives none; None: the method or the target decides. A dict for a setting of
+            numbers by name.
         help: one line for ``zoexport methods``.
-        key: the name in ``--set``; the field's own name where empty.
+        key: the name in ``--set``; empty: the field's own name.
         choices: the only legal values, as text.
         above: a number must be greater than this.
         at_least: a number must be at least this.
@@ -78,7 +78,7 @@ def setting(
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:
-    """What a setting is where nobody gives it."""
+    """Return the default of a setting."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return field.default
@@ -265,7 +265,7 @@ def _exact(value: Any) -> int:
 
 
 def _base_type(hint: Any) -> Any:
-    """``int`` for ``int | None``; the hint itself where it is no union."""
+    """Return ``int`` for ``int | None``, and a hint that is no union as it is."""
     if isinstance(hint, types.UnionType):
         return next(part for part in typing.get_args(hint) if part is not type(None))
     return hint

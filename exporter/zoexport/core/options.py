@@ -18,7 +18,7 @@ class Manifest:
 
     trusted_keys: list[str] | None = setting(
         None,
-        help="minisign public keys, of which one must have signed the bundle; absent: any bundle opens",
+        help="minisign public keys; one of them must have signed the bundle; absent: any bundle opens",
     )
 
 
@@ -72,7 +72,7 @@ class Attach:
         help="seed of a new state, and must equal that of an existing one; absent: the state's or the bundle's",
     )
     recover: bool = setting(
-        False, help="continue from the last good record of a damaged log, of which a copy is kept"
+        False, help="continue from the last good record of a damaged log, and keep a copy of it"
     )
     change_settings: bool = setting(
         False,
@@ -139,7 +139,9 @@ class Generate:
     stop_tokens: list[int] | None = setting(
         None, help="tokens that end the text; absent: the bundle's, and those of its chat template"
     )
-    stop: list[str] | None = setting(None, help="strings before the first of which the text ends")
+    stop: list[str] | None = setting(
+        None, help="strings that end the text, which stops before the first of them"
+    )
     temperature: float = setting(0.0, at_least=0, help="0 chooses the most likely token each time")
     top_k: int = setting(0, at_least=0, help="sample from the k most likely tokens; 0: all")
     top_p: float = setting(
@@ -150,7 +152,7 @@ class Generate:
     )
     repetition_penalty: float = setting(1.0, above=0, help="divides logits of tokens seen before")
     seed: int = setting(0, at_least=0, at_most=MOST_WHOLE, help="seed of the sampling")
-    untrained: bool = setting(False, help="use the bundle's own weights, whatever was trained")
+    untrained: bool = setting(False, help="use the bundle's own weights")
     adapter: str | None = setting(None, help="name of a loaded adapter to use instead of the run")
     keep: bool = setting(
         False,
@@ -214,7 +216,7 @@ class Job(Validation):
     answer: str = setting(
         "ask",
         choices=("ask", "continue", "restart"),
-        help="if the state has steps with other examples or settings, or all steps: refuse, continue, or begin anew",
+        help="if the state has steps with other examples or settings, or all steps: refuse, continue, or start over",
     )
 
 
@@ -239,7 +241,7 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """What a session has besides the settings of its method."""
+    """Settings of a session besides those of its method."""
 
     total_steps: int = setting(
         0,

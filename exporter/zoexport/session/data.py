@@ -119,7 +119,7 @@ class Dataset(abi.Handle):
         """Append an example.
 
         Args:
-            candidates: the completions to compare; one where there are no choices.
+            candidates: the completions to compare; one if there are no choices.
             target: the index of the right one.
 
         Raises:
@@ -160,7 +160,7 @@ class Dataset(abi.Handle):
         pack: str = "off",
         on_part: OnPart | None = None,
     ) -> Read:
-        """Append the examples of a data file as people write them (docs/cli.md, "Data"), tokenized for a bundle.
+        """Append the examples of a data file (docs/cli.md, "Data"), tokenized for a bundle.
 
         Args:
             path: JSON Lines of texts, prompts and completions, choices, conversations or pairs of answers.
@@ -219,7 +219,7 @@ def prompts_of(data: Path) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
 
 
 def reading(settings: Mapping[str, Any]) -> dict[str, str]:
-    """What of a run's settings says how its data is read, as :func:`read_examples` takes it.
+    """Return the settings of a run that the reading of its data depends on, for :func:`read_examples`.
 
     Args:
         settings: of a manifest, with what was chosen for the run.

@@ -91,10 +91,10 @@ class Session(abi.Handle):
             threads: of the engine; 0 leaves the choice to it.
             verify: whether files are hashed before they are used; sizes are always compared.
             engine: runs the programs instead of the engine that the manifest names.
-            engine_name: which of the engines that the bundle has programs for; the manifest's where None.
-            cache: the folder of packed weights; the user's own where None, nowhere where "".
-            trust: public keys, as files or as their lines, of which one must have signed the bundle. Where None: what
-                the environment requires (:mod:`zoexport.core.trust`).
+            engine_name: engine or fallback of the manifest; None: its engine.
+            cache: folder of packed weights; None: the user's cache; "": not kept.
+            trust: public keys, as files or lines, of which one must have signed the bundle; None: as the environment
+                requires (:mod:`zoexport.core.trust`).
 
         Raises:
             BundleError: missing, altered, of another version, or signed by none of the keys.
@@ -125,17 +125,17 @@ class Session(abi.Handle):
         change_settings: bool = False,
         last: bool = False,
     ) -> None:
-        """Attach a state folder, right after opening; without one, nothing of a run is kept.
+        """Attach a state folder, right after opening; without one, a run is not stored.
 
         The settings of a run that has begun become :attr:`settings`.
 
         Args:
-            state: resumed, or created where there is none.
-            seed: of a new state (the bundle's where None); must equal that of an existing one.
+            state: folder to resume, or to create.
+            seed: of a new state (None: the bundle's); must equal that of an existing one.
             read_only: the state must exist, is not locked and not written.
-            recover: go on from the last good record of a damaged log, of which a copy is kept.
+            recover: continue from the last good record of a damaged log, and keep a copy of it.
             change_settings: steps may be taken with other settings or examples than the run's.
-            last: read the values of the last step, also where the run keeps those of its best evaluation.
+            last: read the weights of the last step, even if the run keeps those of its best evaluation.
 
         Raises:
             StateError: missing, damaged, locked, of another bundle or another seed.
@@ -151,7 +151,7 @@ class Session(abi.Handle):
 
     @property
     def info(self) -> Info:
-        """The bundle's numbers and the steps taken so far."""
+        """Numbers of the bundle, and the steps taken so far."""
         return Info(**abi.result("zo_session_info", self.handle))
 
     def slots(self) -> list[SlotInfo]:
@@ -270,13 +270,13 @@ class Session(abi.Handle):
 
     @property
     def evaluations(self) -> list[StepEvaluation]:
-        """What the run found on its held-out examples so far, by steps."""
+        """Evaluations of the run on its validation examples, by steps."""
         return [StepEvaluation(**one) for one in abi.result("zo_session_evaluations", self.handle)]
 
     def cancel(self) -> None:
-        """End the :meth:`train` that runs in another thread: it finishes its step, saves and raises Cancelled.
+        """End a :meth:`train` in another thread: it finishes its step, saves and raises Cancelled.
 
-        Likewise an :meth:`evaluate` or :meth:`generate`. Nothing happens after :meth:`close`.
+        Also ends :meth:`evaluate` and :meth:`generate`. After :meth:`close` it does nothing.
         """
         self._beside("zo_session_cancel")
 
@@ -313,20 +313,20 @@ class Session(abi.Handle):
         on_token: OnToken | None = None,
         on_text: OnText | None = None,
     ) -> Generation:
-        """Generate what follows a prompt, with the master weights, the pending update applied.
+        """Continue a prompt with the trained weights, the pending update applied.
 
         Args:
             prompt: a text, or tokens, fewer than the bundle's ``generate.context``.
-            messages: in place of it a conversation, roles and contents, that the model's chat template writes.
-            max_tokens: that follow at most.
-            stop_tokens: after which nothing follows; the bundle's where None.
-            stop: strings before the first of which the text ends.
-            sampling: the most likely token each time where None.
-            untrained: with the slots as the bundle has them.
-            adapter: the name of a loaded one, in place of what was trained.
-            keep: keep the caches, so that a longer prompt that begins alike is read from there on.
-            sliding: past the context go on over the last part of the tokens (docs/generate.md).
-            on_token: called with each token. on_text: with pieces of text, none of which cuts a character.
+            messages: a conversation instead, roles and contents, for the model's chat template.
+            max_tokens: generated tokens at most.
+            stop_tokens: tokens that end the text; None: the bundle's.
+            stop: strings that end the text, which stops before the first of them.
+            sampling: None: the most likely token each time.
+            untrained: use the bundle's own weights.
+            adapter: name of a loaded adapter to use instead of what was trained.
+            keep: keep the caches, so that a longer prompt with the same beginning continues there.
+            sliding: continue past the context over the last part of the tokens (docs/generate.md).
+            on_token: called with each token. on_text: called with chunks of text.
 
         Raises:
             BundleError: the bundle has no programs that generate, or no tokenizer for a text; the message says why.
@@ -390,9 +390,9 @@ class Session(abi.Handle):
         abi.call("zo_session_load_adapter", self.handle, name.encode(), abi.path_bytes(folder))
 
     def write_adapter(self, name: str, slot: str, values: Any) -> None:
-        """Give one slot of the adapter of this name, which is made where there is none, its values.
+        """Give one tensor of an adapter its values, and create the adapter if needed.
 
-        Slots that were not given have the bundle's values; ``values`` are those of :meth:`write_slot`.
+        Other tensors have the bundle's values; ``values`` are as in :meth:`write_slot`.
         """
         given = array.array("B", memoryview(values).cast("B"))
         abi.call(
@@ -435,7 +435,7 @@ class Session(abi.Handle):
     def read_slot(
         self, name: str, *, finished: bool = True, gradient: bool = False
     ) -> array.array[Any]:
-        """A slot's values, row-major: float32, exact where the slot is float16, or what an integer slot has.
+        """Return a tensor's values, row-major: float32 for floats, else its own dtype.
 
         Args:
             name: the slot.
@@ -487,9 +487,9 @@ class Session(abi.Handle):
         return Record(record.step, record.lr, record.eps, record.loss, tuple(gradients))
 
     def follow(self, records: Sequence[Record]) -> None:
-        """Go on as if this session had taken these steps itself; no program runs.
+        """Continue as if this session had taken these steps itself; no program runs.
 
-        Slots, log and state folder become those of the session that took them, bit for bit, where both began with the
+        Tensors, log and state folder become those of the session that took them, bit for bit, if both began with the
         same values and seed.
 
         Raises:

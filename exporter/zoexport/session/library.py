@@ -1,4 +1,4 @@
-"""What :mod:`zoexport.session` offers of the library without a session."""
+"""Functions of the session's library that need no session."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zoexport.session.types import Memory
 
 
 def abi_version() -> int:
-    """The version of the library's interface.
+    """Return the version of the library's interface.
 
     Raises:
         ZoExportError: the library is missing, cannot be loaded, or is of another version.
@@ -20,7 +20,7 @@ def abi_version() -> int:
 
 
 def memory_usage() -> Memory:
-    """The memory of this process now, and its highest resident size so far."""
+    """Return the memory of this process now, and its highest resident size so far."""
     return Memory(**abi.result("zo_memory_usage"))
 
 
@@ -35,7 +35,7 @@ def describe_state(state: Path) -> dict[str, Any]:
 
 
 def vulkan_devices() -> list[dict[str, str]]:
-    """What Vulkan has: name, kind, version, and the problem for which a device cannot run programs, or "".
+    """List the Vulkan devices: name, kind, version, and the reason if a device cannot run programs, or "".
 
     Raises:
         ZoExportError: there is no Vulkan, or the library was built without the engine.
@@ -45,14 +45,14 @@ def vulkan_devices() -> list[dict[str, str]]:
 
 
 def normals(seed: int, *, tensor_id: int, query: int, step: int, count: int) -> array.array[float]:
-    """The first ``count`` normals of a perturbation, from the runtime's own generator (docs/rng.md)."""
+    """Return the first ``count`` normals of a perturbation, from the runtime's own generator (docs/rng.md)."""
     values = array.array("f", bytes(4 * count))
     abi.library().zo_rng_normals(seed, tensor_id, query, step, 0, count, abi.address(values))
     return values
 
 
 def signs(seed: int, *, tensor_id: int, query: int, step: int, count: int) -> array.array[float]:
-    """Likewise Rademacher signs, 1 or -1."""
+    """Return the first ``count`` Rademacher signs of a perturbation, 1 or -1."""
     values = array.array("f", bytes(4 * count))
     abi.library().zo_rng_signs(seed, tensor_id, query, step, 0, count, abi.address(values))
     return values

@@ -1,4 +1,4 @@
-"""What :mod:`zoexport.session` takes and returns."""
+"""Types that :mod:`zoexport.session` takes and returns."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class StepProgress:
-    """The step just taken. Memory is 0 where the system does not say."""
+    """The step just taken. Memory is 0 if it is not known."""
 
     step: int
     total: int
@@ -108,7 +108,7 @@ class StepProgress:
 class Evaluation:
     """The keys of ``eval --json``.
 
-    ``accuracy`` is None where no example has choices, ``margin`` but for the losses of pairs.
+    ``accuracy`` is None if no example has choices, ``margin`` unless the loss compares pairs.
     """
 
     loss: float
@@ -123,9 +123,9 @@ class StepEvaluation:
     """An entry of ``evaluations`` in ``train --json``.
 
     Attributes:
-        step: steps that were taken before. accuracy: None where no example has choices. margin: None but for the
-            losses of pairs.
-        best: whether its loss is the lowest of the run so far, step 0 apart.
+        step: steps that were taken before. accuracy: None if no example has choices. margin: None unless the loss
+            compares pairs.
+        best: whether its loss is the lowest of the run so far, step 0 excepted.
     """
 
     step: int
@@ -138,12 +138,13 @@ class StepEvaluation:
 
 @dataclasses.dataclass(frozen=True)
 class Validation:
-    """Held-out examples that a run evaluates on while it trains; what is None is as the run has it.
+    """Validation examples that a run evaluates on during training; None: as the run has it.
 
     Attributes:
         every: steps from one evaluation to the next; of a new run a tenth of all.
         patience: evaluations in a row without a lower loss, after which training ends; of a new run never.
-        keep: whose values who reads the state gets: of a new run the ``best`` evaluation's, else the ``last`` step's.
+        keep: weights that readers of the state get: of the ``best`` evaluation (default of a new run) or the ``last``
+            step.
         on_evaluated: called after each evaluation; True stops the run after saving.
     """
 
@@ -156,7 +157,7 @@ class Validation:
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """How the token that follows is chosen (docs/generate.md); as it stands, the most likely one each time."""
+    """Sampling of the next token (docs/generate.md); by default the most likely one."""
 
     temperature: float = 0.0
     top_k: int = 0
@@ -171,10 +172,10 @@ Stop = Literal["eos", "length", "caller", "string"]
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-    """The tokens that followed a prompt, a stop token not among them, and why no other one did.
+    """Generated tokens without the stop token, and the reason of the end.
 
-    ``text`` is what they say, up to a stop string; None where nothing asked for text. ``kept_tokens`` of the prompt had
-    been read before.
+    ``text`` is their text up to a stop string; None if nothing asked for text. ``kept_tokens`` of the prompt were read
+    by an earlier call.
     """
 
     tokens: tuple[int, ...]
@@ -200,7 +201,7 @@ class Record:
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """This process's memory, as the kernel counts it; 0 where it does not say."""
+    """Memory of this process, as the kernel counts it; 0 if not known."""
 
     rss_bytes: int
     peak_rss_bytes: int
@@ -225,24 +226,24 @@ Engine = Callable[[str, Mapping[str, Tensor], Mapping[str, Tensor]], None]
 
 
 def no_programs(*_: object) -> None:
-    """An engine for sessions that read, write or replay slots: no program is loaded, whatever runs them elsewhere."""
+    """Engine of sessions that read, write or replay state tensors: no program runs."""
     raise AssertionError("such a session runs no program")
 
 
-#: Called with every token that follows a prompt; True ends the generation.
+#: Callback for every generated token; return True to end.
 OnToken = Callable[[int], "bool | None"]
 
-#: Called with pieces of the text that follows a prompt; True ends the generation.
+#: Callback for chunks of the generated text; return True to end.
 OnText = Callable[[str], "bool | None"]
 
-#: Called after every step; True stops the run after saving.
+#: Callback after every step; return True to stop the run after saving.
 OnProgress = Callable[[StepProgress], "bool | None"]
-#: How much of something long is done, of how much; a true answer ends it.
+#: Progress callback(done, total); return True to cancel.
 OnPart = Callable[[int, int], "bool | None"]
 
 
 class EngineCallback:
-    """A Python engine as the C table of callbacks; it must live as long as the session."""
+    """A Python engine behind C callbacks; it must live as long as the session."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

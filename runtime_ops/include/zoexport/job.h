@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-/* As ProcessInfo.ThermalState of Apple's systems. */
+/* Levels of ProcessInfo.ThermalState on Apple's systems. */
 enum { ZO_HEAT_UNKNOWN = -1, ZO_HEAT_NOMINAL = 0, ZO_HEAT_FAIR = 1, ZO_HEAT_SERIOUS = 2, ZO_HEAT_CRITICAL = 3 };
 
 /* Condition of the device. */
@@ -30,7 +30,7 @@ typedef struct zo_conditions {
   uint64_t memory_bytes; /* that the app may still take before the system ends it; UINT64_MAX: not known */
 } zo_conditions;
 
-/* Appends examples that a user typed to a data file, or writes it anew, completely or not at all. `examples` is a list of
+/* Appends examples that a user typed to a data file, or replaces it, completely or not at all. `examples` is a list of
  * {"prompt", "completion"} or {"messages": [{"role", "content"}]}, whose last message is the assistant's. ZO_DATA_ERROR
  * if zo_dataset_read would refuse one, whatever the bundle. */
 ZO_API zo_status zo_typed_write(const char* path, const char* examples, int32_t append, zo_error* error);

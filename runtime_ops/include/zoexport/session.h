@@ -284,7 +284,7 @@ ZO_API zo_status zo_session_forget(zo_session* session, zo_error* error);
 
 /* ---- adapters ------------------------------------------------------------------------------------------------ */
 
-/* State tensors under a name, for generation alone, beside those of the run and in no state. A tensor that was not given
+/* State tensors under a name, for generation alone; no state contains them. A tensor that was not given
  * has the bundle's values. */
 
 /* Loads an adapter in PEFT's form, the folder that `zoexport adapter export` writes; replaces one of the same name. One
@@ -394,7 +394,7 @@ ZO_API zo_status zo_tokenizer_chat(zo_tokenizer* tokenizer, const char* options,
 ZO_API zo_status zo_dataset_read(zo_dataset* dataset, zo_tokenizer* tokenizer, const char* path, const char* options,
                                  zo_on_part on_part, void* user, char** report, zo_error* error);
 
-/* Reads a file of prompts: JSON Lines of {"prompt"} or {"messages"}, each of which is passed on as it is. Any other line
+/* Reads a file of prompts: JSON Lines of {"prompt"} or {"messages"}, and passes each on. Any other line
  * is a failure that names it, after the lines before it were passed on. */
 ZO_API zo_status zo_prompts_read(const char* path, zo_on_json on_prompt, void* user, zo_error* error);
 
