@@ -26,11 +26,7 @@ double scheduled(const RunSettings& run, uint64_t step, uint64_t total) {
   const uint64_t past = step - warmup, whole = std::max(total, warmup) - warmup;
   const double done = whole == 0 ? 0.0 : std::min(1.0, static_cast<double>(past) / static_cast<double>(whole));
   const std::string schedule = run.text("lr_schedule");
-  const double part = schedule == "linear"   ? 1.0 - done
-                      : schedule == "cosine" ? (1.0 + std::cos(kPi * done)) / 2.0
-                                             : 1.0;
-  const double least = run.number("min_lr_rate");
-  return lr * (least + (1.0 - least) * part);
+  return schedule == "linear" ? lr * (1.0 - done) : schedule == "cosine" ? lr * (1.0 + std::cos(kPi * done)) / 2.0 : lr;
 }
 
 Failure refused(const Record& record, const std::string& found, const std::string& expected) {

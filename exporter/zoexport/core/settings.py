@@ -45,13 +45,6 @@ class TrainingSettings(abc.ABC):
         phase="run",
         help="how the rate changes over the steps",
     )
-    min_lr_rate: float = setting(
-        0.0,
-        at_least=0,
-        below=1,
-        phase="run",
-        help="share of lr at which a linear or cosine schedule ends",
-    )
     warmup: int = setting(
         0,
         at_least=0,

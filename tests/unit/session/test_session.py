@@ -128,18 +128,6 @@ def test_schedules(
         assert [session.record(i).lr for i in range(4)] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("schedule", ["linear", "cosine"])
-def test_a_schedule_ends_at_its_least_rate(bundle: Path, dataset: Dataset, schedule: str) -> None:
-    parts = [
-        1 - s / 4 if schedule == "linear" else (1 + np.cos(np.pi * s / 4)) / 2 for s in range(4)
-    ]
-    with open_session(bundle) as session:
-        session.configure(lr_schedule=schedule, lr=0.5, min_lr_rate=0.2)
-        session.train(dataset, 4)
-        found = [session.record(step).lr for step in range(4)]
-    assert found == pytest.approx([0.5 * (0.2 + 0.8 * part) for part in parts])
-
-
 @pytest.mark.parametrize(
     ("schedule", "warmup", "rates"),
     [
