@@ -32,7 +32,7 @@ from tests.support.verbs import verb
 from zoexport.adapters import FORMATS, AdapterSettings, llama_cpp_names
 from zoexport.core.sizes import attention_heads
 from zoexport.data import corpus
-from zoexport.methods.adapted import AdaptedModel, low_rank
+from zoexport.methods.reference.adapted import AdaptedModel, low_rank
 from zoexport.models import adapter_targets
 from zoexport.models.conv1d import linear_from_conv1d
 from zoexport.trained.lora import trained

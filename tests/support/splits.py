@@ -23,7 +23,7 @@ from zoexport.core.types import Program, Stage, TrainingGraph
 from zoexport.ir.capture import capture
 from zoexport.ir.frozen import materialize
 from zoexport.ir.interpret import Stages
-from zoexport.methods.mebp.reference import FirstOrderReference
+from zoexport.methods.reference.mebp import FirstOrderReference
 from zoexport.methods.split import split_passes
 from zoexport.models.load import linear_from_conv1d
 from zoexport.models.weights import LoadedWeights

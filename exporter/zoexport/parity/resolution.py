@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map_only
 
 from zoexport.core import tolerances
 from zoexport.core.settings import TrainingSettings
-from zoexport.methods.adapted import AdaptedModel, Added
+from zoexport.methods.reference.adapted import AdaptedModel, Added
 
 _aten = torch.ops.aten
 _PRODUCTS = (_aten.mm, _aten.bmm, _aten.addmm, _aten.baddbmm)

@@ -26,6 +26,6 @@ methods.register(
         summary="zeroth-order LoRA-FA from one-sided differences, each step divided by the losses' deviation (FZOO)",
         config=FzooConfig,
         passes=passes,
-        reference_class="zoexport.methods.fzoo.reference:FzooReference",
+        reference_class="zoexport.methods.reference.fzoo:FzooReference",
     ),
 )

@@ -21,6 +21,6 @@ methods.register(
         summary="backpropagation through LoRA, layer by layer over mapped weights (MeBP)",
         config=MebpConfig,
         passes=passes,
-        reference_class="zoexport.methods.mebp.reference:FirstOrderReference",
+        reference_class="zoexport.methods.reference.mebp:FirstOrderReference",
     ),
 )

@@ -47,7 +47,7 @@ methods.register(
         summary="zeroth-order LoRA-FA; all 2q perturbed copies in one forward pass (P-RGE)",
         config=PrgeConfig,
         passes=passes,
-        reference_class="zoexport.methods.prge.reference:PrgeReference",
+        reference_class="zoexport.methods.reference.prge:PrgeReference",
         sooner=_SOONER,
     ),
 )
@@ -58,7 +58,7 @@ methods.register(
         summary="zeroth-order LoRA-FA; one perturbed copy a forward pass (MeZO, the baseline)",
         config=MezoConfig,
         passes=passes,
-        reference_class="zoexport.methods.prge.reference:MezoReference",
+        reference_class="zoexport.methods.reference.prge:MezoReference",
         sooner=_SOONER,
     ),
 )

@@ -23,6 +23,6 @@ methods.register(
         summary="zeroth-order training of int8 and int4 weights themselves, which stay integers (QuZO)",
         config=QuzoConfig,
         passes=passes,
-        reference_class="zoexport.methods.quzo.reference:QuzoReference",
+        reference_class="zoexport.methods.reference.quzo:QuzoReference",
     ),
 )

@@ -31,6 +31,6 @@ methods.register(
         summary="zeroth-order training of the 0.1 % most sensitive weights, in fp16 over quantized ones (SensZOQ)",
         config=SenszoqConfig,
         passes=passes,
-        reference_class="zoexport.methods.senszoq.reference:SenszoqReference",
+        reference_class="zoexport.methods.reference.senszoq:SenszoqReference",
     ),
 )

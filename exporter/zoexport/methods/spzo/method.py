@@ -23,6 +23,6 @@ methods.register(
         summary="zeroth-order training in two blocks, with more directions for the cheap second one (FedSPZO)",
         config=SpzoConfig,
         passes=passes,
-        reference_class="zoexport.methods.spzo.reference:SpzoReference",
+        reference_class="zoexport.methods.reference.spzo:SpzoReference",
     ),
 )

@@ -17,7 +17,7 @@ from torch.func import functional_call
 
 from zoexport.core import rng
 from zoexport.core.settings import LoraSettings
-from zoexport.methods.adapted import LORA_B, AdaptedModel, Added, lora
+from zoexport.methods.reference.adapted import LORA_B, AdaptedModel, Added, lora
 
 
 class ZerothOrderReference(abc.ABC):

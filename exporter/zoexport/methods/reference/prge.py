@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from zoexport.methods.moments import MomentsReference
+from zoexport.methods.reference.moments import MomentsReference
 
 
 class PrgeReference(MomentsReference):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from zoexport.core import rng
-from zoexport.methods.moments import MomentsReference
+from zoexport.methods.reference.moments import MomentsReference
 
 
 class FzooReference(MomentsReference):

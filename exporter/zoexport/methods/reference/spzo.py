@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from zoexport.core.encoders import model_inputs
 from zoexport.core.sizes import sizes
-from zoexport.methods.adapted import LORA_B
+from zoexport.methods.reference.adapted import LORA_B
+from zoexport.methods.reference.zeroth_order import AdaptersOrWeightsReference
 from zoexport.methods.spzo.config import SpzoConfig
-from zoexport.methods.zeroth_order import AdaptersOrWeightsReference
 
 
 class SpzoReference(AdaptersOrWeightsReference):

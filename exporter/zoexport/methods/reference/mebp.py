@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoexport.methods.adapted import AdaptedModel, Added, Dropped, lora
 from zoexport.methods.mebp.config import MebpConfig
+from zoexport.methods.reference.adapted import AdaptedModel, Added, Dropped, lora
 
 
 class FirstOrderReference:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoexport.methods.adapted import Added
+from zoexport.methods.reference.adapted import Added
+from zoexport.methods.reference.zeroth_order import ZerothOrderReference
 from zoexport.methods.senszoq.config import SenszoqConfig
-from zoexport.methods.zeroth_order import ZerothOrderReference
 
 _PLACES = "places."
 

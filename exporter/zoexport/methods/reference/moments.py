@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from zoexport.methods.reference.zeroth_order import AdaptersOrWeightsReference
 from zoexport.methods.whole import WholeOrLayers
-from zoexport.methods.zeroth_order import AdaptersOrWeightsReference
 
 
 class MomentsReference(AdaptersOrWeightsReference):

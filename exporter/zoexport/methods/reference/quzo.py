@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from zoexport.core import grid, int4
-from zoexport.methods.adapted import Added, lora
 from zoexport.methods.quzo.config import QuzoConfig
-from zoexport.methods.zeroth_order import ZerothOrderReference
+from zoexport.methods.reference.adapted import Added, lora
+from zoexport.methods.reference.zeroth_order import ZerothOrderReference
 
 _CODES = ".codes"
 _LIMITS = {torch.uint8: (-8, 7), torch.int8: (-127, 127)}
