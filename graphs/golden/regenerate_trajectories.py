@@ -22,7 +22,7 @@ from zoexport.core import manifest as manifests
 from zoexport.core import rng, tolerances
 from zoexport.data.examples import Candidate, Example
 from zoexport.ir.ops import zo_update
-from zoexport.methods.prge.config import PrgeConfig
+from zoexport.methods.prge import PrgeConfig
 from zoexport.methods.reference.prge import PrgeReference
 from zoexport.parity.compare import load_reference
 

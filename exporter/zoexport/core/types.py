@@ -357,7 +357,7 @@ class Notice(str):
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A way to train. Found by the registry in ``methods/<folder>/method.py``.
+    """A way to train. Found by the registry in ``methods/<name>.py``.
 
     Attributes:
         name: the name in ``--method``.

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoexport.methods.mebp.config import MebpConfig
+from zoexport.methods.mebp import MebpConfig
 from zoexport.methods.reference.adapted import AdaptedModel, Added, Dropped, lora
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from zoexport.core import grid, int4
-from zoexport.methods.quzo.config import QuzoConfig
+from zoexport.methods.quzo import QuzoConfig
 from zoexport.methods.reference.adapted import Added, lora
 from zoexport.methods.reference.zeroth_order import ZerothOrderReference
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from zoexport.methods.reference.adapted import Added
 from zoexport.methods.reference.zeroth_order import ZerothOrderReference
-from zoexport.methods.senszoq.config import SenszoqConfig
+from zoexport.methods.senszoq import SenszoqConfig
 
 _PLACES = "places."
 

@@ -12,7 +12,7 @@ from zoexport.core.encoders import model_inputs
 from zoexport.core.sizes import sizes
 from zoexport.methods.reference.adapted import LORA_B
 from zoexport.methods.reference.zeroth_order import AdaptersOrWeightsReference
-from zoexport.methods.spzo.config import SpzoConfig
+from zoexport.methods.spzo import SpzoConfig
 
 
 class SpzoReference(AdaptersOrWeightsReference):

@@ -1,4 +1,4 @@
-"""Settings of QuZO."""
+"""QuZO: zeroth-order training of quantized weights, which stay integers (docs/quzo.md)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import dataclasses
 
 from zoexport.core.config import setting
 from zoexport.core.settings import LoraSettings
-from zoexport.core.types import Problem
+from zoexport.core.types import Method, Pass, Problem
+from zoexport.methods import methods
 
 ESTIMATORS = ("q-rge2", "q-rge1")
 _MOST_EPS = {2: 0.5, 4: 3.5, 8: 64.0}
@@ -143,3 +144,24 @@ class QuzoConfig(LoraSettings):
                 )
             )
         return found
+
+
+def passes(config: QuzoConfig, targets: list[str]) -> list[Pass]:
+    """All 2q perturbed copies go through a layer together; ``targets`` are the modules whose weights are trained."""
+    from zoexport.methods.split import split_passes
+    from zoexport.steps.spsa import spsa
+
+    order = split_passes(config, targets, copies=2 * config.queries)
+    return [*order, spsa(config.queries, "call")]
+
+
+methods.register(
+    "quzo",
+    Method(
+        name="quzo",
+        summary="zeroth-order training of int8 and int4 weights themselves, which stay integers (QuZO)",
+        config=QuzoConfig,
+        passes=passes,
+        reference_class="zoexport.methods.reference.quzo:QuzoReference",
+    ),
+)

@@ -1,4 +1,4 @@
-"""Settings of MeBP."""
+"""MeBP: exact backpropagation, layer by layer, in the memory of inference."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import ClassVar
 from zoexport.core.config import setting
 from zoexport.core.features import Feature
 from zoexport.core.settings import LoraSettings
+from zoexport.core.types import Method, Pass
+from zoexport.methods import methods
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,3 +50,22 @@ class MebpConfig(LoraSettings):
         """Programs that keep results, where the user wants that."""
         keeps = {Feature.SAVED_PRODUCTS: f"setting keep_mb={self.keep_mb}"} if self.keep_mb else {}
         return {**super().needs, **keeps}
+
+
+def passes(config: MebpConfig, targets: list[str]) -> list[Pass]:
+    """One layer's forward and backward program at a time; ``targets`` are the modules to adapt."""
+    from zoexport.methods.split import split_passes
+
+    return split_passes(config, targets)
+
+
+methods.register(
+    "mebp",
+    Method(
+        name="mebp",
+        summary="backpropagation through LoRA, layer by layer over mapped weights (MeBP)",
+        config=MebpConfig,
+        passes=passes,
+        reference_class="zoexport.methods.reference.mebp:FirstOrderReference",
+    ),
+)

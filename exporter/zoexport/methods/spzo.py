@@ -1,4 +1,4 @@
-"""Settings of SPZO."""
+"""SPZO: split-perturbation zeroth-order training, FedSPZO's client."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import re
 from typing import ClassVar
 
 from zoexport.core.config import setting
-from zoexport.core.types import Problem
+from zoexport.core.types import Method, Pass, Problem
+from zoexport.methods import methods
 from zoexport.methods.adapters_or_weights import AdaptersOrWeights
 
 _SPLIT = re.compile(r"head|(layer|last):([1-9]\d*)")
@@ -66,3 +67,24 @@ class SpzoConfig(AdaptersOrWeights):
                 )
             )
         return found
+
+
+def passes(config: SpzoConfig, targets: list[str]) -> list[Pass]:
+    """Two blocks, the second with more directions over what the first gives; ``targets`` are the modules to adapt."""
+    from zoexport.methods.split import split_passes
+    from zoexport.steps.blocks import blocks
+
+    step = blocks(config.split, config.first_layers, config.directions)
+    return [*split_passes(config, targets), step]
+
+
+methods.register(
+    "spzo",
+    Method(
+        name="spzo",
+        summary="zeroth-order training in two blocks, with more directions for the cheap second one (FedSPZO)",
+        config=SpzoConfig,
+        passes=passes,
+        reference_class="zoexport.methods.reference.spzo:SpzoReference",
+    ),
+)
