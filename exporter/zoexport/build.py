@@ -41,7 +41,7 @@ from zoexport.kept_weights import write_once
 from zoexport.methods import methods
 from zoexport.targets import targets
 from zoexport.trained import kind_of, needs_of, sizes_of
-from zoexport.trained.sparse.places import check_mask
+from zoexport.trained.sparse import check_mask
 
 if TYPE_CHECKING:
     from zoexport.models import ModelSource

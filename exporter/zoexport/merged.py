@@ -14,7 +14,7 @@ from typing import Any
 from zoexport.core import hadamard
 from zoexport.models import load_original
 from zoexport.parity.quantized import round_channels, rounded, rounds_channels, stored_weights
-from zoexport.trained.kind import Bundle, Output, Slots, Trained
+from zoexport.trained import Bundle, Output, Slots, Trained
 from zoexport.trained.model_files import save_model
 
 

@@ -15,8 +15,7 @@ from zoexport.core.errors import ConfigError, nearest
 from zoexport.core.files import atomic_folder, refuse_existing
 from zoexport.methods import config_of
 from zoexport.session import Session, no_programs
-from zoexport.trained import kind_of, kinds
-from zoexport.trained.kind import DTYPES, MERGED, Bundle, Output, Slots, Trained
+from zoexport.trained import DTYPES, MERGED, Bundle, Output, Slots, Trained, kind_of, kinds
 
 _MODELS = (MERGED, "hf")
 """The formats that are whole models."""

@@ -23,7 +23,7 @@ from zoexport.core.errors import ConfigError, StateError
 from zoexport.parity import parity
 from zoexport.parity.batches import make_batch
 from zoexport.session import Dataset, Session
-from zoexport.trained.sparse.places import places_of
+from zoexport.trained.sparse import places_of
 from zoexport.transfer import export_adapter, import_adapter
 
 pytestmark = pytest.mark.parity

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from zoexport.adapters.files import refuse
 from zoexport.core.features import Feature
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Pass
-from zoexport.trained import kinds
-from zoexport.trained.kind import MERGED, Bundle, Insertion, Output, Slots, Trained
+from zoexport.trained import MERGED, Bundle, Insertion, Output, Slots, Trained, kinds
+from zoexport.trained.model_files import save_model
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +36,6 @@ def insertion(_: Any, __: list[str]) -> Insertion:
 def write(output: Output, slots: Slots, initial: Slots, bundle: Bundle) -> None:
     """A folder that transformers loads."""
     from zoexport.models import load_original
-    from zoexport.trained.model_files import save_model
 
     loaded = load_original(bundle.manifest, output.model)
     merge(loaded.model, slots, bundle)
@@ -48,9 +52,38 @@ def merge(model: torch.nn.Module, slots: Slots, bundle: Bundle) -> None:
 
 def read(_: str, folder: Path, own: Slots, __: Bundle) -> Slots:
     """The parameters of such a folder."""
-    from zoexport.trained.weights.files import read_weights
-
     return read_weights(folder, {name: values.shape for name, values in own.items()})
+
+
+def read_weights(
+    folder: Path, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, NDArray[np.float32]]:
+    """The parameters of a model directory.
+
+    Args:
+        shapes: by parameter, those of the bundle.
+
+    Raises:
+        ModelError: no model is there. StateError: one of another architecture or size.
+    """
+    from zoexport import models
+
+    model = models.load(models.resolve(str(folder))).model
+    found = {}
+    for name, shape in shapes.items():
+        try:
+            value = model.get_parameter(name).detach().float().numpy()
+        except AttributeError:
+            value = None
+        if value is None or value.shape != shape:
+            refuse(
+                f"{folder}",
+                found=f"no parameter {name}" if value is None else f"{name} of shape {value.shape}",
+                expected=f"{name} of shape {shape}, as the bundle's model has it",
+                fix="Import a model of the architecture and size that the bundle was compiled from.",
+            )
+        found[name] = value
+    return found
 
 
 kinds.register(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from zoexport.adapters import FORMATS, adapter_format
+from zoexport.adapters import FORMATS, AdapterSettings, adapter_format, read_settings, slot_modules
 from zoexport.core.settings import LoraSettings
 from zoexport.core.types import Pass
-from zoexport.trained import kinds
-from zoexport.trained.kind import MERGED, Bundle, Insertion, Output, Slots, Trained
-from zoexport.trained.lora.adapters import add_to_weights, settings_of
+from zoexport.trained import MERGED, Bundle, Insertion, Output, Slots, Trained, kinds
 
 if TYPE_CHECKING:
     import torch
@@ -51,6 +50,34 @@ def read(kind: str, path: Path, own: Slots, bundle: Bundle) -> Slots:
     """The adapter in such a folder or file."""
     shapes = {name: values.shape for name, values in own.items()}
     return adapter_format(kind).read(path, shapes, settings_of(bundle))
+
+
+def settings_of(bundle: Bundle) -> AdapterSettings:
+    """The settings of a bundle's adapters.
+
+    Raises:
+        StateError: its ``adapter_config.json`` is missing or is no LoRA description.
+    """
+    model = bundle.manifest["model"]
+    heads = model.get("attention_heads")
+    return dataclasses.replace(
+        read_settings(bundle.folder),
+        architecture=str(model["architecture"]),
+        heads=None if heads is None else (heads["queries"], heads["keys"]),
+        llama_cpp=model.get("llama_cpp"),
+    )
+
+
+def add_to_weights(model: torch.nn.Module, slots: Slots, settings: AdapterSettings) -> None:
+    """W + (A B)^T times its scale for the weight W (outputs, inputs) of every adapted layer."""
+    import numpy as np
+    import torch
+
+    for module in slot_modules(slots):
+        a, b = (np.asarray(slots[f"lora_{half}.{module}"], np.float32) for half in "AB")
+        added = torch.from_numpy(np.ascontiguousarray((a @ b).T))
+        layer: Any = model.get_submodule(module)
+        layer.weight.data.add_(added, alpha=settings.scaling.scale_of(module))
 
 
 kinds.register(
