@@ -22,10 +22,9 @@ MAY_IMPORT = {
     "core": {"core"},
     "ir": {"core", "ir"},
     "passes": {"core", "ir", "passes"},
-    "steps": {"core", "ir", "passes", "steps"},
     "adapters": {"core", "adapters", "models", "session"},
     "trained": {"core", "ir", "passes", "adapters", "models", "trained"},
-    "methods": {"core", "ir", "passes", "steps", "trained", "methods"},
+    "methods": {"core", "ir", "passes", "trained", "methods"},
     "targets": {"core", "ir", "targets"},
 }
 #: These two find the entries that register themselves; nothing else at the top needs both.

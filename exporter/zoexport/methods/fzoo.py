@@ -8,6 +8,7 @@ from typing import ClassVar
 from zoexport.core.config import setting
 from zoexport.core.types import Method, Pass
 from zoexport.methods import methods
+from zoexport.methods.steps import one_sided
 from zoexport.methods.whole import WholeOrLayers
 
 
@@ -44,7 +45,6 @@ def passes(config: FzooConfig, targets: list[str]) -> list[Pass]:
     from zoexport.methods.split import split_passes
     from zoexport.methods.whole import whole_passes
     from zoexport.passes.dual_forward import one_sided_forward
-    from zoexport.steps.one_sided import one_sided
 
     if config.staged:
         return [*split_passes(config, targets), one_sided(config.queries, "stage", config.update)]

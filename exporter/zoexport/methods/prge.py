@@ -9,6 +9,7 @@ from zoexport.core.config import setting
 from zoexport.core.types import Method, Pass, Problem
 from zoexport.methods import methods
 from zoexport.methods.adapters_or_weights import AdaptersOrWeights
+from zoexport.methods.steps import spsa
 from zoexport.methods.whole import WholeOrLayers
 
 if TYPE_CHECKING:
@@ -69,7 +70,6 @@ def passes(config: PrgeConfig, targets: list[str]) -> list[Pass]:
     from zoexport.methods.split import split_passes
     from zoexport.methods.whole import whole_passes
     from zoexport.passes.dual_forward import dual_forward, sequential_forward
-    from zoexport.steps.spsa import spsa
 
     difference = config.difference if isinstance(config, MezoConfig) else "central"
     staged = config.staged

@@ -8,6 +8,7 @@ from zoexport.core.config import setting
 from zoexport.core.settings import LoraSettings
 from zoexport.core.types import Method, Pass, Problem
 from zoexport.methods import methods
+from zoexport.methods.steps import spsa
 
 ESTIMATORS = ("q-rge2", "q-rge1")
 _MOST_EPS = {2: 0.5, 4: 3.5, 8: 64.0}
@@ -149,7 +150,6 @@ class QuzoConfig(LoraSettings):
 def passes(config: QuzoConfig, targets: list[str]) -> list[Pass]:
     """All 2q perturbed copies go through a layer together; ``targets`` are the modules whose weights are trained."""
     from zoexport.methods.split import split_passes
-    from zoexport.steps.spsa import spsa
 
     order = split_passes(config, targets, copies=2 * config.queries)
     return [*order, spsa(config.queries, "call")]

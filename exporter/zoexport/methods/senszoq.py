@@ -8,6 +8,7 @@ from zoexport.core.config import setting
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Method, Pass
 from zoexport.methods import methods
+from zoexport.methods.steps import spsa
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +42,6 @@ def passes(config: SenszoqConfig, targets: list[str]) -> list[Pass]:
     """All 2q perturbed copies go through a layer together; weights are chosen from those of ``targets``."""
     from zoexport.methods.split import split_passes
     from zoexport.passes.update_program import update_program
-    from zoexport.steps.spsa import spsa
 
     return [
         *split_passes(config, targets, copies=2 * config.queries),

@@ -10,6 +10,7 @@ from zoexport.core.config import setting
 from zoexport.core.types import Method, Pass, Problem
 from zoexport.methods import methods
 from zoexport.methods.adapters_or_weights import AdaptersOrWeights
+from zoexport.methods.steps import blocks
 
 _SPLIT = re.compile(r"head|(layer|last):([1-9]\d*)")
 _PERTURBATIONS = re.compile(r"([1-9]\d{0,2}),([1-9]\d{0,2})")
@@ -72,7 +73,6 @@ class SpzoConfig(AdaptersOrWeights):
 def passes(config: SpzoConfig, targets: list[str]) -> list[Pass]:
     """Two blocks, the second with more directions over what the first gives; ``targets`` are the modules to adapt."""
     from zoexport.methods.split import split_passes
-    from zoexport.steps.blocks import blocks
 
     step = blocks(config.split, config.first_layers, config.directions)
     return [*split_passes(config, targets), step]

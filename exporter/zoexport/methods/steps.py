@@ -1,21 +1,43 @@
-"""blocks: the stages of a split model become two blocks, each with directions of its own (FedSPZO 3.2.2, equation 2).
-
-Before, the stages::
-
-    embedding, layers.0, layers.1, layers.2, head
-
-After, for a first block of two layers, the same stages, and where the second block begins::
-
-    embedding, layers.0, layers.1 | layers.2, head
-"""
+"""Steps of methods: passes that state what a session evaluates in one, as a plan in the manifest."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from zoexport.core.errors import ConfigError
-from zoexport.core.step_plan import ProbeLevel, StepPlan
+from zoexport.core.step_plan import Copies, ProbeLevel, StepPlan, UpdateRule
 from zoexport.core.types import Pass, TrainingGraph
+
+
+def spsa(
+    queries: int, copies: Copies, difference: str = "central", update: UpdateRule | None = None
+) -> Pass:
+    """Every direction moves all that is trained (SPSA; MeZO, P-RGE equation 3).
+
+    The plan of ``queries`` directions; see :class:`StepPlan` for the others and :class:`ProbeLevel`.
+    """
+    plan = StepPlan((ProbeLevel(0, queries, difference),), copies, update=update)
+
+    def state(graph: TrainingGraph) -> TrainingGraph:
+        graph.step = plan
+        return graph
+
+    return Pass("spsa", state, "states the step of the programs that there are by now")
+
+
+def one_sided(queries: int, copies: Copies, update: UpdateRule | None = None) -> Pass:
+    """Forward differences along random signs, over the losses' deviation (FZOO).
+
+    The plan of ``queries`` directions beside one probe without a move; see :class:`StepPlan` for the others.
+    """
+    level = ProbeLevel(0, queries, "forward")
+    plan = StepPlan((level,), copies, "rademacher", "deviation", update)
+
+    def state(graph: TrainingGraph) -> TrainingGraph:
+        graph.step = plan
+        return graph
+
+    return Pass("one_sided", state, "states the step of the programs that there are by now")
 
 
 def blocks(
@@ -24,7 +46,15 @@ def blocks(
     perturbations: tuple[int, int],
     difference: str = "central",
 ) -> Pass:
-    """The plan of two nested levels.
+    """The stages of a split model become two blocks, each with directions of its own (FedSPZO 3.2.2, equation 2).
+
+    Before, the stages::
+
+        embedding, layers.0, layers.1, layers.2, head
+
+    After, for a first block of two layers, the same stages, and where the second block begins::
+
+        embedding, layers.0, layers.1 | layers.2, head
 
     Args:
         cut: the setting ``split``, for messages.
