@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from zoexport.data.sources.readers import Row
+from zoexport.data.readers import Row
 
 
 def multirc(where: str, row: Mapping[str, Any]) -> Iterator[Row]:

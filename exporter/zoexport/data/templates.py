@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from zoexport.core.errors import ConfigError, DataError, first_line, nearest
-from zoexport.data.sources.layouts import LAYOUTS
-from zoexport.data.sources.readers import Row
+from zoexport.data.layouts import LAYOUTS
+from zoexport.data.readers import Row
 
 if TYPE_CHECKING:
     import jinja2

@@ -1,4 +1,7 @@
-"""A source as a file of JSON Lines, and messages about that file's lines as messages about the source's rows."""
+"""Data as it comes: CSV, Parquet, text files and Hub data sets as the JSON Lines that a session reads (docs/cli.md).
+
+A source becomes a file of JSON Lines, and messages about that file's lines become messages about the source's rows.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.core.errors import ConfigError, DataError, ZoExportError
-from zoexport.data.sources import columns as named
-from zoexport.data.sources import readers
-from zoexport.data.sources.readers import Row
-from zoexport.data.sources.templates import Template, load
+from zoexport.data import columns as named
+from zoexport.data import readers
+from zoexport.data.readers import Row
+from zoexport.data.templates import Template, load
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zoexport.core.errors import ConfigError, DataError, nearest
-from zoexport.data.sources.readers import parsed_cell
+from zoexport.data.readers import parsed_cell
 
 _LISTS = ("choices", "messages", "answers")
 _TEXTS = ("text", "prompt", "completion", "chosen", "rejected")
