@@ -17,7 +17,7 @@ from zoexport.core.files import sha256
 from zoexport.parity import parity
 from zoexport.session import Session
 from zoexport.targets.coreml.functions import FunctionBuilder
-from zoexport.testing.coreml import Package
+from zoexport.testing import Package
 
 pytestmark = pytest.mark.parity
 TARGET = "ios-coreml"

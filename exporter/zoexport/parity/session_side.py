@@ -16,14 +16,14 @@ from zoexport.session import normals as runtime_normals
 from zoexport.session import signs as runtime_signs
 
 if TYPE_CHECKING:
-    from zoexport.testing.coreml import PackageEngine
+    from zoexport.testing import PackageEngine
 
 
 def evaluator(bundle: Path) -> PackageEngine | None:
     """Return the evaluator of a bundle for Core ML, which no engine here runs; None for other bundles."""
     if manifest.read(bundle)["engine"] != "coreml":
         return None
-    from zoexport.testing.coreml import PackageEngine
+    from zoexport.testing import PackageEngine
 
     return PackageEngine(bundle)
 

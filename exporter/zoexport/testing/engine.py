@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from zoexport.core import manifest
 from zoexport.core.coreml_names import feature_name, result_name
 from zoexport.core.errors import BundleError, nearest
-from zoexport.testing.coreml.package import Package
-from zoexport.testing.coreml.values import BY_NAME
+from zoexport.testing.package import Package
+from zoexport.testing.values import BY_NAME
 
 if TYPE_CHECKING:
     from zoexport.session import Tensor  # not at run time: a session brings its library

@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from zoexport.core.errors import BundleError, first_line, nearest
-from zoexport.testing.coreml.operands import Operands
-from zoexport.testing.coreml.operations import RULES
-from zoexport.testing.coreml.values import Constant, TensorType, Value, constant, tensor_type
-from zoexport.testing.coreml.weights import WeightFile
+from zoexport.testing.operands import Operands
+from zoexport.testing.operations import RULES
+from zoexport.testing.values import Constant, TensorType, Value, constant, tensor_type
+from zoexport.testing.weights import WeightFile
 
 _CONST = "const"
 #: Operations on constants only, which run just before their first reader.
@@ -241,7 +241,7 @@ class Function:
             raise BundleError(
                 self._where,
                 found=f"operations without a rule: {', '.join(unknown)}",
-                expected="operations that zoexport.testing.coreml.operations has",
+                expected="operations that zoexport.testing.operations has",
                 fix="Add a rule and a test of it, or lower the graph to other operations.",
             )
 

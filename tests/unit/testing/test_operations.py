@@ -24,8 +24,8 @@ from tests.support.coreml_cases import (
 )
 from tests.support.coreml_packages import int4, mb, quantized, types
 from tests.support.tiny_models import fixed
-from zoexport.testing.coreml import moves
-from zoexport.testing.coreml.operations import RULES
+from zoexport.testing import moves
+from zoexport.testing.operations import RULES
 
 Y = 2 * fixed("y", (3, 1))
 POSITIVE = X.abs() + 0.125

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from zoexport.core.errors import BundleError
-from zoexport.testing.coreml.weights import Element, WeightFile
+from zoexport.testing.weights import Element, WeightFile
 
 #: What a name holds while a function runs. Strings are settings of operations.
 Value = torch.Tensor | str

@@ -20,9 +20,9 @@ from collections.abc import Callable, Mapping
 import torch
 import torch.nn.functional as F  # noqa: N812  (the name that PyTorch's own documentation gives it)
 
-from zoexport.testing.coreml import moves
-from zoexport.testing.coreml.operands import Operands, Rule
-from zoexport.testing.coreml.values import BY_NAME
+from zoexport.testing import moves
+from zoexport.testing.operands import Operands, Rule
+from zoexport.testing.values import BY_NAME
 
 _Unary = Callable[[torch.Tensor], torch.Tensor]
 _Binary = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

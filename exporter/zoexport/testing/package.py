@@ -13,8 +13,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from zoexport.core.errors import BundleError, ConfigError, first_line, nearest
-from zoexport.testing.coreml.function import Feature, Function
-from zoexport.testing.coreml.weights import WeightFile
+from zoexport.testing.function import Feature, Function
+from zoexport.testing.weights import WeightFile
 
 _CONTENT = Path("Data", "com.apple.CoreML")
 _MODEL_PATH = "@model_path/"

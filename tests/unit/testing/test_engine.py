@@ -18,7 +18,7 @@ from zoexport.core import manifest as manifests
 from zoexport.core.coreml_names import feature_name, result_name
 from zoexport.core.errors import BundleError
 from zoexport.session import Session, Tensor
-from zoexport.testing.coreml import PackageEngine
+from zoexport.testing import PackageEngine
 
 ROWS, LENGTH, ENTRIES = 2, 8, 10
 MODEL = LinearModel()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from zoexport.testing.coreml.values import Value
+from zoexport.testing.values import Value
 
 #: Types that are computed with in a wider one: products and sums of fp16 are accumulated in fp32, and PyTorch has
 #: hardly any operation on uint16. A result is rounded to its declared type by the caller.

@@ -22,7 +22,7 @@ from tests.support.coreml_cases import (
 )
 from tests.support.coreml_packages import mb
 from tests.support.tiny_models import fixed
-from zoexport.testing.coreml.moves import RULES
+from zoexport.testing.moves import RULES
 
 PLACES = integers([0, 2], [1, -1])
 SHAPES = [

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tests.support.coreml_packages import FP16, FP32, INT32, int4, mb, quantized, save
 from zoexport.core.coreml_names import feature_name
 from zoexport.core.errors import BundleError, ConfigError
-from zoexport.testing.coreml import Feature, Package, operations
+from zoexport.testing import Feature, Package, operations
 
 RANDOM = np.random.default_rng(4)
 CODES = RANDOM.integers(-8, 8, (64, 96))
@@ -326,7 +326,7 @@ def test_a_model_of_another_kind_is_refused(copied: Path) -> None:
 
 
 def test_zoexport_does_not_import_coremltools() -> None:
-    code = "import sys, zoexport, zoexport.testing.coreml; sys.exit('coremltools' in sys.modules)"
+    code = "import sys, zoexport, zoexport.testing; sys.exit('coremltools' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 
-from zoexport.testing.coreml.operands import Operands, Rule
+from zoexport.testing.operands import Operands, Rule
 
 #: np.pad's names for the modes of ``pad``.
 _PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge"}
