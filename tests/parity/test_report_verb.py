@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.compiled import Compiler
-from tests.unit.watching.test_page import Page
+from tests.unit.tools.test_report import Page
 from zoexport.api import Bundle
 from zoexport.cli.main import run
 from zoexport.plan import plan_training

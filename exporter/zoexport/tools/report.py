@@ -4,15 +4,64 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
+import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from zoexport.core import manifest as manifests
-from zoexport.core.errors import ConfigError, ZoExportError
-from zoexport.core.files import atomic_file, refuse_existing
+from zoexport.core.errors import ConfigError, StateError, ZoExportError
+from zoexport.core.files import atomic_file, open_within, refuse_existing
 from zoexport.core.types import Progress
-from zoexport.watching.runs import Run, read_run, thinned
+from zoexport.describe import describe_state
+from zoexport.tools.logging import default_file, read, same_loss, same_run
+
+MOST_POINTS = 400
+"""Of a curve, as of jobs (docs/jobs.md)."""
+_HEADER = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run.
+
+    Attributes:
+        state: its folder. found: what it says of itself (docs/session.md).
+        losses: of each step.
+        seconds, anonymous_mb: by step, of those of which a report beside the state has them.
+        bytes: of the state's files.
+    """
+
+    state: Path
+    found: dict[str, Any]
+    losses: list[float]
+    seconds: dict[int, float]
+    anonymous_mb: dict[int, float]
+    bytes: int
+
+    @property
+    def evaluations(self) -> list[dict[str, Any]]:
+        """Of held-out examples, by steps."""
+        validation = self.found["validation"]
+        return [] if validation is None else validation["evaluations"]
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The evaluation with the lowest loss."""
+        validation = self.found["validation"]
+        step = None if validation is None else validation["best_step"]
+        return next((one for one in self.evaluations if one["step"] == step), None)
+
+    @property
+    def step_seconds(self) -> float | None:
+        """The median of the steps whose time is known."""
+        return statistics.median(self.seconds.values()) if self.seconds else None
+
+    @property
+    def peak_anonymous_mb(self) -> float | None:
+        """The most after a step whose memory is known."""
+        return max(self.anonymous_mb.values(), default=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +119,7 @@ def write_report(
     """
     refuse_existing(output, replace=force)
     check_libraries()
-    from zoexport.watching.charts import MOST
+    from zoexport.tools.charts import MOST
 
     if len(states) > MOST:
         raise ConfigError(
@@ -140,7 +189,7 @@ def check_libraries() -> None:
 def _rendered(title: str, sections: Sequence[_Section]) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    from zoexport.watching.charts import DARK, LIGHT
+    from zoexport.tools.charts import DARK, LIGHT
 
     # Every value is escaped: states, bundles and texts may be a stranger's.
     environment = Environment(
@@ -253,7 +302,7 @@ def _curves(
     """A section of charts; None where no run has a point."""
     from markupsafe import Markup
 
-    from zoexport.watching.charts import Curve, chart
+    from zoexport.tools.charts import Curve, chart
 
     drawn = []
     for name, caption, y, curves in charts:
@@ -385,3 +434,62 @@ def _of(evaluations: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float,
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
+
+
+def read_run(state: Path, bundle: Path | None = None) -> Run:
+    """Read a run.
+
+    Args:
+        state: its folder; only read. A report beside it is read where it is of this run.
+        bundle: whose state it must be.
+
+    Raises:
+        StateError: there is none, it is of another bundle, or it is damaged beyond its log.
+    """
+    found = describe_state(state, bundle)
+    losses = _stored_losses(state, found["steps"])
+    seconds: dict[int, float] = {}
+    memory: dict[int, float] = {}
+    report = read(default_file(state)) if default_file(state).is_file() else None
+    if report is not None and same_run(report[0], found):
+        for row in report[1]:
+            if row["kind"] != "step" or not 0 < row["step"] <= len(losses):
+                continue
+            if not same_loss(row, losses[row["step"] - 1]):
+                continue  # of a step that the run has taken otherwise since
+            for kept, name in ((seconds, "seconds"), (memory, "anonymous_mb")):
+                if row[name] is not None:
+                    kept[row["step"]] = float(row[name])
+    size = sum(path.stat().st_size for path in state.iterdir() if path.is_file())
+    return Run(state, found, losses, seconds, memory, size)
+
+
+def _stored_losses(state: Path, steps: int) -> list[float]:
+    """The losses in the log, of whose records the session has checked so many."""
+    if steps == 0:
+        return []
+    try:
+        with open_within(state, "trajectory.log") as file:
+            content = file.read()
+        (queries,) = struct.unpack_from("<I", content, 48)
+        size = 20 + 4 * queries
+        return [struct.unpack_from("<f", content, _HEADER + n * size + 12)[0] for n in range(steps)]
+    except (OSError, struct.error) as error:
+        raise StateError(
+            str(state / "trajectory.log"),
+            found=str(error),
+            expected=f"{steps} records",
+            fix="Make the report again; the run may have changed meanwhile.",
+        ) from error
+
+
+def thinned(values: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Points of a curve, at most 400: where there are more, two neighbours become one, their mean."""
+    points = list(values)
+    while len(points) > MOST_POINTS:
+        pairs = [points[at : at + 2] for at in range(0, len(points), 2)]
+        points = [
+            (sum(x for x, _ in pair) / len(pair), sum(y for _, y in pair) / len(pair))
+            for pair in pairs
+        ]
+    return points

@@ -14,7 +14,7 @@ import pytest
 from tests.unit.session.test_validation import Run
 from zoexport.core.errors import Cancelled, ConfigError
 from zoexport.session import Validation
-from zoexport.watching import reports
+from zoexport.tools import logging as reports
 
 EVALUATED = [0, 4, 8, 10]
 
@@ -206,7 +206,7 @@ import os
 os.environ["TRACKIO_DIR"] = {str(tmp_path / "trackio")!r}
 from pathlib import Path
 import trackio
-from tests.unit.watching.test_reports import Run, train
+from tests.unit.tools.test_logging import Run, train
 run = Run(Path({str(tmp_path / "made")!r}), "prge")
 train(run, "trackio:mine", stop_at=6)
 train(run, "trackio:mine")

@@ -11,11 +11,11 @@ import pytest
 
 from tests.support.signed import make_keys, sign
 from tests.unit.session.test_validation import Run
-from tests.unit.watching.test_reports import rows, train
+from tests.unit.tools.test_logging import rows, train
 from zoexport.cli.main import run as run_verb
 from zoexport.session import describe_state
-from zoexport.watching.charts import DARK, LIGHT
-from zoexport.watching.runs import read_run, thinned
+from zoexport.tools.charts import DARK, LIGHT
+from zoexport.tools.report import read_run, thinned
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 
@@ -172,7 +172,7 @@ def test_nothing_of_a_strangers_state_is_markup(
         data = {"examples": hostile, "sha256": hostile}
         return {**found, **texts, "settings": settings, "changes": changes, "data": data}
 
-    monkeypatch.setattr("zoexport.watching.runs.describe_state", strange)
+    monkeypatch.setattr("zoexport.tools.report.describe_state", strange)
     output = run.folder / "report.html"
     call(capfd, 0, state, "-o", output)
     page = Page(output.read_text())
