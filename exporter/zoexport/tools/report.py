@@ -390,7 +390,7 @@ def _texts(
 def _planned(
     manifest: Mapping[str, Any], runs: Sequence[Run], letters: Sequence[str], progress: Progress
 ) -> _Section:
-    from zoexport.plan import plan_training
+    from zoexport.tools.plan import plan_training
 
     size = sum(entry["bytes"] for entry in manifest["files"].values())
     try:

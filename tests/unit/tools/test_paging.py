@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from zoexport.plan.paging import StageWeights, bytes_from_disk
+from zoexport.tools.estimate import StageWeights, bytes_from_disk
 
 MB = 1 << 20
 

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from zoexport import build
-from zoexport.core.config import as_dict, with_values
+from zoexport.core.config import as_dict, fields, with_values
 from zoexport.core.errors import ConfigError
 from zoexport.core.features import Feature
 from zoexport.core.recipes import StrPath, read_recipe
 from zoexport.core.types import Progress, TrainingGraph
-from zoexport.plan.advice import advice
-from zoexport.plan.compiling import compiling
-from zoexport.plan.estimate import PROCESSES, Estimate, estimate
-from zoexport.plan.options import options
+from zoexport.methods import methods
+from zoexport.tools.compiling import compiling
+from zoexport.tools.estimate import PROCESSES, Estimate, estimate
 
 _MEGABYTE = 1e6
 _ANY_ROOM = 1 << 30
 """MB that hold what all layers of any model keep."""
+_LEAST_TOKENS = 64
+"""Shorter rows hold too little of an example to learn from."""
+_WHY = (
+    "First order needs far fewer steps, often 10 to 100 times: its gradient is exact, while a zeroth-order step"
+    " learns one number a query about all trainable values together."
+)
+_LESS = (
+    "Smaller batch, seq_len or lora.rank take less; otherwise choose a smaller model,"
+    " or a smaller group of lora.targets."
+)
 
 
 def plan_training(
@@ -269,3 +278,110 @@ def _breakdown(
 
 def _megabytes(size: int) -> float:
     return round(size / _MEGABYTE, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """A candidate. ``changes``: the settings that are to be given for it, beside those given already."""
+
+    plan: build.Plan
+    changes: dict[str, Any]
+
+
+def options(planned: build.Plan, given: Mapping[str, Any]) -> Iterator[Option]:
+    """Candidates in the order of preference: first order before zeroth, then as much of what was asked for as can be.
+
+    Of methods that can run layer by layer this way alone, as it takes the least memory.
+
+    Args:
+        planned: what was asked for. given: its settings that the user gave, by key.
+    """
+    asked = as_dict(planned.config)
+    everywhere = {
+        key: value for key, value in given.items() if all(key in known for known in _keys())
+    }
+    for name in _by_preference(planned):
+        own = given if name == planned.method.name else everywhere
+        for batch, seq_len in _shapes(asked["batch"], asked["seq_len"]):
+            changes: dict[str, Any] = {"seq_len": seq_len, "batch": batch}
+            known = fields(methods.get(name).config)
+            if "split" in known and "layers" in known["split"][1].choices:
+                changes["split"] = "layers"
+                if asked["activations"] == "int8":
+                    changes["activations"] = "fp32"
+            try:
+                candidate = build.plan(name, planned.target.name, {**own, **changes})
+            except ConfigError:  # a setting that this method does not take
+                continue
+            if as_dict(candidate.config).get("mask", "") is None and own is everywhere:
+                continue  # needs a file that the user did not speak of
+            yield Option(candidate, changes)
+
+
+def _keys() -> list[set[str]]:
+    """Keys of each method's settings, without the learning rate, which is another for each."""
+    return [set(fields(methods.get(name).config)) - {"lr"} for name in methods.names()]
+
+
+def _by_preference(planned: build.Plan) -> list[str]:
+    """First order first, then what was asked for, then what reads the weights once for all copies."""
+
+    def rank(name: str) -> tuple[bool, bool, str]:
+        config: Any = methods.get(name).config
+        zeroth = not config.first_order
+        return zeroth, name != planned.method.name, "" if config.together else name
+
+    return sorted(methods.names(), key=rank)
+
+
+def _shapes(batch: int, seq_len: int) -> Iterator[tuple[int, int]]:
+    """Batch and length: first fewer rows, which ``accumulate`` makes up for, then shorter ones."""
+    yield batch, seq_len
+    if batch > 1:
+        yield 1, seq_len
+    while seq_len // 2 >= _LEAST_TOKENS:
+        seq_len //= 2
+        yield 1, seq_len
+
+
+def advice(
+    sooner: str, first_order: bool, fits: bool | None, options: Sequence[Mapping[str, Any]]
+) -> str:
+    """One to three sentences.
+
+    Args:
+        sooner: of the method that was asked for. first_order: whether it is. fits: None without a budget.
+        options: what fits, preferred first.
+    """
+    found = _of_first_order(first_order, fits, options)
+    fitting = bool(options and options[0]["first_order"])
+    return f"{found} {sooner}" if sooner and not fitting else found
+
+
+def _of_first_order(
+    first_order: bool, fits: bool | None, options: Sequence[Mapping[str, Any]]
+) -> str:
+    """Whether first order can be had, and what it is worth."""
+    if fits is None:
+        return (
+            "First order: the fewest steps; --budget-mb N says whether it fits."
+            if first_order
+            else f"{_WHY} Plan it too, and choose a zeroth-order method where it does not fit."
+        )
+    best = options[0] if options else None
+    if fits:
+        if first_order:
+            return f"It fits. {_WHY}"
+        if best is not None and best["first_order"]:
+            return f"It fits, but so does {_named(best)}, which is to be preferred. {_WHY}"
+        return f"It fits; first order does not. {_WHY}"
+    if best is None:
+        return f"Nothing that was tried fits. {_LESS}"
+    if best["first_order"]:
+        return f"It does not fit; {_named(best)} does. {_WHY}"
+    return f"It does not fit, and first order does not; {_named(best)} does. {_WHY} So expect many more steps."
+
+
+def _named(option: Mapping[str, Any]) -> str:
+    settings = " ".join(f"--set {key}={value}" for key, value in option["settings"].items())
+    return f"--method {option['method']} {settings}".rstrip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zoexport.methods import methods
-from zoexport.plan.advice import advice
+from zoexport.tools.plan import advice
 
 MEBP = {"method": "mebp", "settings": {"batch": 1}, "first_order": True}
 MEZO = {"method": "mezo", "settings": {}, "first_order": False}

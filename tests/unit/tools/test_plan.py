@@ -17,10 +17,10 @@ from zoexport.cli.main import run
 from zoexport.core.config import as_dict
 from zoexport.core.types import Footprint, TrainingGraph
 from zoexport.ir.counts import product_flops
-from zoexport.plan import plan_training
-from zoexport.plan.compiling import compiling
-from zoexport.plan.estimate import PROCESSES, estimate
 from zoexport.targets import targets
+from zoexport.tools.compiling import compiling
+from zoexport.tools.estimate import PROCESSES, estimate
+from zoexport.tools.plan import plan_training
 
 SMALL = {"seq_len": "32", "batch": "1", "lora.rank": "4"}
 KEYS = {
