@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoexport.models.weights import StoredTensor, StoredWeights
-from zoexport.sensitivity.mapped import no_room
+from zoexport.tools.mapped import no_room
 
 if TYPE_CHECKING:
     import torch

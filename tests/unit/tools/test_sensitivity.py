@@ -16,15 +16,10 @@ from tests.support.tiny_models import SENTENCES, save_tiny, tiny, tiny_tokenizer
 from zoexport import models
 from zoexport.core.errors import ConfigError, DataError, ModelError
 from zoexport.core.mask import Mask, read_mask
-from zoexport.sensitivity import (
-    MaskConfig,
-    averaged_squares,
-    choose,
-    choose_mask,
-    coverage,
-    make_mask,
-)
-from zoexport.sensitivity.text import read_text
+from zoexport.tools import mask_choice as choose
+from zoexport.tools.mask_choice import coverage
+from zoexport.tools.mask_text import read_text
+from zoexport.tools.sensitivity import MaskConfig, averaged_squares, choose_mask, make_mask
 
 ROWS = [
     {"text": SENTENCES[0]},

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812, as everyone calls it
 
 from zoexport.core.errors import ModelError
-from zoexport.sensitivity.linears import Linears, shapes
-from zoexport.sensitivity.mapped import MappedTensors, mapped_zeros
+from zoexport.tools.linears import Linears, shapes
+from zoexport.tools.mapped import MappedTensors, mapped_zeros
 
 if TYPE_CHECKING:
     from zoexport.data import Candidate
@@ -36,9 +36,9 @@ def squared_gradients(
 
     Args:
         model: fp32, in eval mode, no gradients; its layers may be under accelerate's hooks.
-        linears: of :func:`~zoexport.sensitivity.linears.linear_weights`, from before such hooks.
+        linears: of :func:`~zoexport.tools.linears.linear_weights`, from before such hooks.
         sequences: at least one.
-        folder: for the scratch file, see :func:`~zoexport.sensitivity.mapped.mapped_zeros`.
+        folder: for the scratch file, see :func:`~zoexport.tools.mapped.mapped_zeros`.
         progress: called with the share of the sequences that is done.
 
     Yields:

@@ -1,25 +1,73 @@
-"""``zoexport sensitivity``: text, gradients, the choice, the mask file."""
+"""Which weights matter: squared gradients of every linear weight, and masks of the most sensitive (SensZOQ).
+
+``zoexport sensitivity`` is :func:`make_mask`. For reports, :func:`averaged_squares` gives a model's squared gradients
+on a data file, and :func:`zoexport.tools.mask_choice.coverage` the share of them that a mask covers. docs/masks.md
+describes the file.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zoexport.core.config import parse, setting
 from zoexport.core.encoders import refuse_masked
 from zoexport.core.errors import ConfigError
 from zoexport.core.mask import Mask, MaskFacts, write_mask
 from zoexport.core.memory import status
 from zoexport.core.types import Progress
-from zoexport.sensitivity.config import READ_TEXT, MaskConfig, parse_config
-from zoexport.sensitivity.mapped import MappedTensors, scratch_folder
+from zoexport.tools.mapped import MappedTensors, scratch_folder
 
 if TYPE_CHECKING:
     from zoexport.models import LoadedModel
-    from zoexport.sensitivity.linears import Linears
-    from zoexport.sensitivity.text import Text
+    from zoexport.tools.linears import Linears
+    from zoexport.tools.mask_text import Text
+
+KINDS = ("sensitive", "random", "largest", "smallest", "grasp")
+READ_TEXT = ("sensitive", "grasp")
+"""The kinds that gradients choose; the others need no text."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskConfig:
+    """How many weights are chosen, by what, and on how much text."""
+
+    density: float = setting(0.001, help="chosen share of the linear weights, at most 1", above=0)
+    scope: str = setting(
+        "model",
+        help="the best of all linear weights together, or that share of each",
+        choices=("model", "layer"),
+    )
+    kind: str = setting("sensitive", help="what chooses (docs/masks.md)", choices=KINDS)
+    sequences: int = setting(64, help="of the text, drawn with the seed", at_least=1)
+    seq_len: int = setting(256, help="tokens of the longest sequence", at_least=2)
+    seed: int = setting(0, help="of the sequences that are drawn, and of kind=random", at_least=0)
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether gradients mask_choice."""
+        return self.kind in READ_TEXT
+
+
+def parse_config(values: Mapping[str, Any]) -> MaskConfig:
+    """The settings of ``--set``.
+
+    Raises:
+        ConfigError: unknown settings and impossible values; also a density above 1.
+    """
+    config = parse(MaskConfig, values)
+    if config.density > 1:
+        raise ConfigError(
+            "setting 'density'",
+            found=f"{config.density:g}",
+            expected="a share above 0 and at most 1",
+            fix="Write 0.001 for one weight in a thousand.",
+        )
+    return config
 
 
 def make_mask(
@@ -38,8 +86,8 @@ def make_mask(
         model: a Hugging Face directory, a GGUF file, a hub id, or a name such as ``smollm2-135m``.
         data: whose gradients choose; the Brown corpus where None.
         output: the mask file.
-        settings: of ``--set``, see :class:`~zoexport.sensitivity.config.MaskConfig`.
-        device_map: of :data:`~zoexport.sensitivity.offload.DEVICE_MAPS`; None keeps the model in memory.
+        settings: of ``--set``, see :class:`MaskConfig`.
+        device_map: of :data:`~zoexport.tools.offload.DEVICE_MAPS`; None keeps the model in memory.
         force: replace a file that is already there.
         progress: called with the name of each phase, and how much of it is done.
 
@@ -55,11 +103,11 @@ def make_mask(
     _check(config, data, output, device_map, force)
     # torch and transformers load only once the settings are known to be good.
     from zoexport import models
-    from zoexport.sensitivity import text
+    from zoexport.tools import mask_text
 
     source = models.resolve(model)
     if config.reads_text:
-        text.data_file(data, config)
+        mask_text.data_file(data, config)
     progress("loading the model", None)
     loaded = models.load(source, lazy=not config.reads_text or device_map in ("auto", "disk"))
     # Beside the output and not in the temporary folder, which may be in memory.
@@ -125,7 +173,7 @@ def choose_mask(
         data: as for :func:`make_mask`. config: the settings.
         folder: for scratch files, as large as the linear weights in float32.
         progress: called with the name of each phase, and how much of it is done.
-        device_map: of :func:`~zoexport.sensitivity.offload.offload`.
+        device_map: of :func:`~zoexport.tools.offload.offload`.
 
     Returns:
         The mask, and for kind=sensitive the share of the squared gradient norm that it covers.
@@ -134,9 +182,9 @@ def choose_mask(
         ZoExportError: the text cannot be used, the model has no linear weights, a gradient is not finite, or there is
             no room for the file.
     """
-    from zoexport.sensitivity import choose
-    from zoexport.sensitivity.linears import linear_weights, shapes
-    from zoexport.sensitivity.text import read_text
+    from zoexport.tools import mask_choice
+    from zoexport.tools.linears import linear_weights, shapes
+    from zoexport.tools.mask_text import read_text
 
     if config.reads_text:
         refuse_masked(
@@ -147,7 +195,7 @@ def choose_mask(
         )
     linears = linear_weights(loaded.model)
     sizes = shapes(linears)
-    counts = choose.counts(sizes, config.density, config.scope)
+    counts = mask_choice.counts(sizes, config.density, config.scope)
     text = None
     if config.reads_text:
         progress("reading the text", None)
@@ -156,7 +204,7 @@ def choose_mask(
         measured: Mapping[str, Any] = {}
         if text is not None:
             if device_map is not None:
-                from zoexport.sensitivity.offload import offload
+                from zoexport.tools.offload import offload
 
                 offload(loaded, device_map, stack.enter_context(scratch_folder(folder)))
             measured = stack.enter_context(
@@ -164,15 +212,15 @@ def choose_mask(
             )
         progress("choosing the weights", None)
         score = {
-            "sensitive": lambda: choose.squares_score(measured),
-            "random": lambda: choose.random_score(sizes, config.seed),
-            "largest": lambda: choose.largest_score(loaded.weights),
-            "smallest": lambda: choose.smallest_score(loaded.weights),
-            "grasp": lambda: choose.grasp_score(loaded.weights, measured),
+            "sensitive": lambda: mask_choice.squares_score(measured),
+            "random": lambda: mask_choice.random_score(sizes, config.seed),
+            "largest": lambda: mask_choice.largest_score(loaded.weights),
+            "smallest": lambda: mask_choice.smallest_score(loaded.weights),
+            "grasp": lambda: mask_choice.grasp_score(loaded.weights, measured),
         }[config.kind]()
-        places = choose.choose(sizes, score, counts)
+        places = mask_choice.choose(sizes, score, counts)
         mask = Mask(facts(loaded, text, config, sizes), places)
-        return mask, choose.coverage(mask, measured) if config.kind == "sensitive" else None
+        return mask, mask_choice.coverage(mask, measured) if config.kind == "sensitive" else None
 
 
 @contextlib.contextmanager
@@ -184,7 +232,7 @@ def averaged_squares(
     *,
     progress: Progress,
 ) -> Iterator[MappedTensors]:
-    """The averaged squared gradients of a model on a text, for :func:`~zoexport.sensitivity.choose.coverage`.
+    """The averaged squared gradients of a model on a text, for :func:`~zoexport.tools.mask_choice.coverage`.
 
     Args:
         loaded: not lazy. data: as for :func:`make_mask`.
@@ -198,8 +246,8 @@ def averaged_squares(
     Raises:
         ZoExportError: as :func:`choose_mask`.
     """
-    from zoexport.sensitivity.linears import linear_weights
-    from zoexport.sensitivity.text import read_text
+    from zoexport.tools.linears import linear_weights
+    from zoexport.tools.mask_text import read_text
 
     linears = linear_weights(loaded.model)
     text = read_text(data, loaded, config)
@@ -217,7 +265,7 @@ def _measured(
     progress: Progress,
 ) -> Iterator[MappedTensors]:
     """What a kind that reads text chooses by."""
-    from zoexport.sensitivity.gradients import hessian_gradients, squared_gradients
+    from zoexport.tools.gradients import hessian_gradients, squared_gradients
 
     passes = hessian_gradients if kind == "grasp" else squared_gradients
     phase = f"gradients of {len(text.sequences)} sequences"

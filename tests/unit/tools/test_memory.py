@@ -20,9 +20,11 @@ from zoexport.core.errors import ConfigError, ModelError
 from zoexport.core.mask import read_mask
 from zoexport.data import Candidate, corpus
 from zoexport.data.samples import Samples
-from zoexport.sensitivity import Linears, MaskConfig, choose_mask, linear_weights, mapped
-from zoexport.sensitivity.gradients import hessian_gradients, squared_gradients
-from zoexport.sensitivity.offload import offload
+from zoexport.tools import mapped
+from zoexport.tools.gradients import hessian_gradients, squared_gradients
+from zoexport.tools.linears import Linears, linear_weights
+from zoexport.tools.offload import offload
+from zoexport.tools.sensitivity import MaskConfig, choose_mask
 
 TOKENS = tiny_tokenizer()(SENTENCES[0])["input_ids"]
 SEQUENCES = [Candidate.predicting(TOKENS, 0), Candidate.predicting(TOKENS[::-1], 9)]
