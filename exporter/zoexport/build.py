@@ -256,13 +256,13 @@ def _verified(
         return {**skipped, "reason": "--no-verify"}
     if verify is None and planned.target.name in _SLOW_HERE:
         return {**skipped, "reason": _SLOW_HERE[planned.target.name]}
-    from zoexport.parity import short
+    from zoexport.tools import parity_short
 
     peak, now = (status(key) or 0.0 for key in ("VmHWM", "VmRSS"))
     try:
         room = max(peak - now, _LEAST_ROOM)
-        found = short.prove(folder, loaded, reader, room, progress, known)
-    except short.NotHereError as error:
+        found = parity_short.prove(folder, loaded, reader, room, progress, known)
+    except parity_short.NotHereError as error:
         return {**skipped, "reason": f"this machine lacks {error}"}
     return {"passed": True, **dataclasses.asdict(found)}
 

@@ -158,7 +158,12 @@ def round_weights(model: Any, settings: Mapping[str, Any], rotated: Collection[s
         rotated: names of the parameters that the bundle stores rotated (``core.hadamard``).
     """
     from zoexport.core import hadamard
-    from zoexport.parity.quantized import round_channels, rounded, rounds_channels, stored_weights
+    from zoexport.tools.parity_quantized import (
+        round_channels,
+        rounded,
+        rounds_channels,
+        stored_weights,
+    )
 
     if settings["weights"] == "fp32":
         return

@@ -38,7 +38,7 @@ def test_a_cell_runs_or_names_what_is_missing(
         "runtime_ops/session",
         *(
             f"exporter/zoexport/{name}"
-            for name in ("core", "targets", "tools", "parity", "methods/steps.py", "trained")
+            for name in ("core", "targets", "tools", "methods/steps.py", "trained")
         ),
     ],
 )

@@ -18,8 +18,8 @@ from zoexport.core.config import setting
 from zoexport.core.types import Pass
 from zoexport.methods import methods
 from zoexport.methods.prge import PrgeConfig, passes
-from zoexport.parity import parity
 from zoexport.passes.round_activations import FORMAT, round_activations
+from zoexport.tools.parity import parity
 
 
 @dataclasses.dataclass(frozen=True)

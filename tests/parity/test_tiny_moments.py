@@ -18,8 +18,8 @@ from zoexport.cli.main import run
 from zoexport.core.errors import ConfigError
 from zoexport.federated.settings import terms_of as checked_terms
 from zoexport.methods.reference.moments import MomentsReference
-from zoexport.parity import parity
 from zoexport.session import Session
+from zoexport.tools.parity import parity
 
 pytestmark = pytest.mark.parity
 EXAMPLES = [{"text": sentence} for sentence in SENTENCES]

@@ -27,8 +27,8 @@ from zoexport.methods.reference.mebp import FirstOrderReference
 from zoexport.methods.split import split_passes
 from zoexport.models.load import linear_from_conv1d
 from zoexport.models.weights import LoadedWeights
-from zoexport.parity.quantized import quantize_model
 from zoexport.passes.pipeline import run_passes
+from zoexport.tools.parity_quantized import quantize_model
 
 LENGTH = 13
 """Tokens of a row of a small model: a prime that divides none of its sizes."""

@@ -7,7 +7,7 @@ With activations that are rounded a step's losses are over the whole vocabulary,
 roundings to average out.
 
 Of a zeroth-order method each projected gradient is compared too, as a difference of two losses, beyond what the
-bundle's arithmetic resolves (``parity.resolution``): where losses are right to a hundredth, differences may be noise.
+bundle's arithmetic resolves (``parity_resolution``): where losses are right to a hundredth, differences may be noise.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import save
 
 from zoexport.core import manifest as manifests
 from zoexport.core import tolerances
 from zoexport.core.files import atomic_folder
 from zoexport.core.step_plan import differences_of
+from zoexport.data import Example
 from zoexport.methods import config_of, methods
-from zoexport.parity import resolution
-from zoexport.parity.batches import make_batch
-from zoexport.parity.dump import dump_step
-from zoexport.parity.session_side import SessionSide
+from zoexport.tools import parity_resolution
+from zoexport.tools.parity_batches import make_batch
+from zoexport.tools.parity_session import SessionSide
 from zoexport.trained import kind_of
 
 _LABELS_TO_AVERAGE = 256
@@ -154,10 +155,10 @@ def parity(
             ours = session.step(batch)
             gradients = ours["gradients"]
             applied = {"applied": _tensors(gradients)} if first_order else {}
-            if arithmetic is None or step >= resolution.STEPS:
+            if arithmetic is None or step >= parity_resolution.STEPS:
                 theirs = reference.step(batch, settings["lr"], **applied)
             else:
-                with resolution.measured(reference, arithmetic) as measured:
+                with parity_resolution.measured(reference, arithmetic) as measured:
                     theirs = reference.step(batch, settings["lr"])
                 compared.resolution = worse(compared.resolution, measured.take(len(batch)))
             theirs = _in_arrays(theirs)
@@ -207,7 +208,7 @@ def load_reference(
         ModelError: the model is not the one that the bundle was compiled from.
     """
     from zoexport import models
-    from zoexport.parity.quantized import quantize_model
+    from zoexport.tools.parity_quantized import quantize_model
 
     progress("loading the original model", None)
     loaded = models.load_original(manifest, model)
@@ -268,3 +269,40 @@ def _noise(reference: Any, session: SessionSide, step: int) -> dict[str, np.ndar
         for slot in session.floats
         if queries
     }
+
+
+def dump_step(
+    folder: Path,
+    step: int,
+    batch: list[Example],
+    sides: dict[str, tuple[dict[str, Any], dict[str, np.ndarray]]],
+    settings: dict[str, Any],
+) -> None:
+    """Write what ``--dump`` asks for, one file a side: what went into the step and what came out, by name.
+
+    Gradients are the projected ones of a zeroth-order step, and those of every slot of a first-order one.
+    """
+    inputs: dict[str, np.ndarray] = {
+        "learning_rate": np.array([settings["lr"]]),
+        **({"epsilon": np.array([settings["eps"]])} if "eps" in settings else {}),
+        "targets": np.array([example.target for example in batch]),
+    }
+    for row, example in enumerate(batch):
+        for number, candidate in enumerate(example.candidates):
+            inputs[f"tokens.{row}.{number}"] = np.array(candidate.tokens)
+            inputs[f"labels.{row}.{number}"] = np.array(candidate.labels)
+    for side, (result, noise) in sides.items():
+        gradients = result["gradients"]
+        tensors = {
+            **inputs,
+            "losses": np.array(result["losses"]),
+            **(
+                {f"gradient.{name}": value for name, value in gradients.items()}
+                if isinstance(gradients, dict)
+                else {"gradients": np.array(gradients)}
+            ),
+            **{f"noise.{name}": value for name, value in noise.items()},
+            **{f"before.{name}": value for name, value in result["before"].items()},
+            **{f"after.{name}": value for name, value in result["after"].items()},
+        }
+        (folder / f"step-{step:04d}.{side}.safetensors").write_bytes(save(tensors))

@@ -8,7 +8,7 @@ import torch
 from tests.support.graphs import WIDTH, SmallModel, tokens
 from zoexport.core import int4
 from zoexport.ir.product_ops import rounded_rows
-from zoexport.parity.quantized import quantize_model
+from zoexport.tools.parity_quantized import quantize_model
 
 SETTINGS = {"weights": "int4", "activations": "int8", "group_size": 32}
 

@@ -35,8 +35,8 @@ from zoexport.data import IGNORED, Candidate, Example
 from zoexport.methods import config_of
 from zoexport.models.streaming import streaming
 from zoexport.models.weights import open_safetensors
-from zoexport.parity.compare import make_reference, state_error
-from zoexport.parity.quantized import (
+from zoexport.tools.parity import make_reference, state_error
+from zoexport.tools.parity_quantized import (
     dequantized,
     quantize_model,
     read_as_bundle,
@@ -94,7 +94,7 @@ def prove(
         reader: rows of its parameters; trained elements are zero.
         room: MB that the comparison may take for weights in memory.
         progress: called with what is being done.
-        known: codes and scales of a whole program's weights (``parity.quantized``).
+        known: codes and scales of a whole program's weights (``parity_quantized``).
 
     Raises:
         NotHereError: its engine does not run here.
@@ -317,7 +317,7 @@ class _Proof:
         asked, tensors = self.scratch / "request", self.scratch / "tensors"
         asked.write_text(json.dumps(request), "utf-8")
         command, environment = children.python(
-            "zoexport.parity.short_session", self.bundle, asked, tensors
+            "zoexport.tools.parity_short_session", self.bundle, asked, tensors
         )
         with (
             tempfile.TemporaryFile() as errors,

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from zoexport.parity.compare import state_error, worse
+from zoexport.tools.parity import state_error, worse
 
 
 @pytest.mark.parametrize(("a", "b"), [(0.0, math.nan), (math.nan, 0.0), (1.0, math.inf)])

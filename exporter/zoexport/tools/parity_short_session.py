@@ -1,6 +1,6 @@
-"""The session's side of the short parity (``parity.short``), in a process of its own: a program may end the process.
+"""The session's side of the short parity (``parity_short``), in a process of its own: a program may end the process.
 
-    python -m zoexport.parity.short_session BUNDLE REQUEST RESULTS
+    python -m zoexport.tools.parity_short_session BUNDLE REQUEST RESULTS
 
 Standard output has a JSON object a line: ``{"doing": ...}`` before each part, and at the end ``{"done": ...}`` or
 ``{"error": ...}``, or ``{"missing": ...}`` if the engine does not run here. Tensors are in the safetensors file

@@ -13,9 +13,9 @@ from typing import Any
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError
 from zoexport.core.step_plan import differences_of
-from zoexport.parity.batches import make_batch
-from zoexport.parity.compare import load_reference
-from zoexport.parity.session_side import SessionSide
+from zoexport.tools.parity import load_reference
+from zoexport.tools.parity_batches import make_batch
+from zoexport.tools.parity_session import SessionSide
 
 LEAST_AGREEMENT = 0.95
 
