@@ -414,7 +414,7 @@ class Bundle:
         Raises:
             ZoExportError: the bundle or the model cannot be used. A failed comparison is not an error.
         """
-        from zoexport.parity import parity
+        from zoexport.tools.parity import parity
 
         with trusts.required(self.trusted):
             found = parity(

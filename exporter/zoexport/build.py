@@ -41,7 +41,7 @@ from zoexport.kept_weights import write_once
 from zoexport.methods import methods
 from zoexport.targets import targets
 from zoexport.trained import kind_of, needs_of, sizes_of
-from zoexport.trained.sparse.places import check_mask
+from zoexport.trained.sparse import check_mask
 
 if TYPE_CHECKING:
     from zoexport.models import ModelSource
@@ -256,13 +256,13 @@ def _verified(
         return {**skipped, "reason": "--no-verify"}
     if verify is None and planned.target.name in _SLOW_HERE:
         return {**skipped, "reason": _SLOW_HERE[planned.target.name]}
-    from zoexport.parity import short
+    from zoexport.tools import parity_short
 
     peak, now = (status(key) or 0.0 for key in ("VmHWM", "VmRSS"))
     try:
         room = max(peak - now, _LEAST_ROOM)
-        found = short.prove(folder, loaded, reader, room, progress, known)
-    except short.NotHereError as error:
+        found = parity_short.prove(folder, loaded, reader, room, progress, known)
+    except parity_short.NotHereError as error:
         return {**skipped, "reason": f"this machine lacks {error}"}
     return {"passed": True, **dataclasses.asdict(found)}
 

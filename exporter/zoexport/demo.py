@@ -17,7 +17,7 @@ from typing import Any
 from zoexport.core.errors import ZoExportError
 from zoexport.core.recipes import read_recipe
 from zoexport.data.samples import sentences
-from zoexport.report import loss_curve, table
+from zoexport.tools.figures import loss_curve, table
 
 MODEL = "smollm2-135m"
 RECIPE = "smollm2-135m-mebp"

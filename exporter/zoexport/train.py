@@ -22,7 +22,7 @@ from zoexport.core.types import Progress
 from zoexport.session import Session, StepEvaluation, Validation, describe_state, memory_usage
 from zoexport.session import StepProgress as Step
 from zoexport.session.data import read_examples, reading
-from zoexport.watching.reports import Reports, reports
+from zoexport.tools.logging import Reports, reports
 
 _MEGABYTE = 1e6
 _OF_EVALUATIONS = ("loss", "choices", "dpo.beta", "orpo.beta", "pack")
@@ -73,7 +73,7 @@ def train(
         recover: go on from the last good record of a damaged log.
         change_settings: go on with other settings or data than the run's.
         held_out: what is evaluated on meanwhile. evaluated: called after each evaluation.
-        report_to: where steps and evaluations are reported (``watching.reports``).
+        report_to: where steps and evaluations are reported (``tools.logging``).
         engine: which of the engines that the bundle has programs for; the manifest's where None.
 
     Returns:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from zoexport.core.errors import ConfigError, nearest
 from zoexport.core.files import atomic_folder, refuse_existing
 from zoexport.methods import config_of
 from zoexport.session import Session, no_programs
-from zoexport.trained import kind_of, kinds
-from zoexport.trained.kind import DTYPES, MERGED, Bundle, Output, Slots, Trained
+from zoexport.trained import DTYPES, MERGED, Bundle, Output, Slots, Trained, kind_of, kinds
+from zoexport.trained.model_files import save_model
 
 _MODELS = (MERGED, "hf")
 """The formats that are whole models."""
@@ -67,8 +67,6 @@ def export_adapter(
         steps = session.info.steps
     wanted = Output(kind, output, force, outtype, dtype, model)
     if kind == MERGED:
-        from zoexport.merged import write_merged  # loads torch
-
         write_merged(trained, wanted, slots, Bundle(bundle, manifest))
     else:
         trained.write(wanted, slots, initial, Bundle(bundle, manifest))
@@ -127,6 +125,55 @@ def read_adapter(
     """
     kind, trained = _readable(manifest, adapter, kind)
     return trained.read(kind, adapter, _values(session), Bundle(bundle, manifest))
+
+
+def write_merged(trained: Trained, output: Output, slots: Slots, bundle: Bundle) -> None:
+    """Write the model that a session trained, as a new folder that transformers loads, whole or not at all.
+
+    Its weights are those that the session computes with: every linear layer and the token embedding as the bundle
+    quantized them, and in them what was trained. So its losses are the session's, except for activations that programs
+    round. The original model is read again for everything else, and its weights are rounded as compiling did: bundles
+    store weights in the layout of an engine, or inside a program of the whole model.
+
+    Raises:
+        ModelError: the original model cannot be loaded, or is another one.
+        ConfigError: the folder exists and ``output.replace`` is off, or the place cannot be written.
+    """
+    from zoexport.models import load_original
+
+    loaded = load_original(bundle.manifest, output.model)
+    # Of a kind that freezes another model than the original, the frozen one.
+    trained.for_reference(loaded.model, bundle.folder, bundle.manifest)
+    round_weights(loaded.model, bundle.manifest["settings"], bundle.manifest["rotated_weights"])
+    trained.merge(loaded.model, slots, bundle)
+    save_model(output, loaded)
+
+
+def round_weights(model: Any, settings: Mapping[str, Any], rotated: Collection[str]) -> None:
+    """Round the weights of linear layers and of the token embedding as a bundle with these settings has them.
+
+    Args:
+        model: a transformers model, fp32.
+        settings: ``weights``, ``activations`` and ``group_size`` of the bundle's manifest.
+        rotated: names of the parameters that the bundle stores rotated (``core.hadamard``).
+    """
+    from zoexport.core import hadamard
+    from zoexport.tools.parity_quantized import (
+        round_channels,
+        rounded,
+        rounds_channels,
+        stored_weights,
+    )
+
+    if settings["weights"] == "fp32":
+        return
+    if rounds_channels(settings):
+        round_channels(model, settings)
+        return
+    for weight, turns in stored_weights(model, rotated).values():
+        # A rotation is its own inverse: rounded as stored, then as the layer's inputs see it.
+        values = rounded(hadamard.rotate_rows(weight) if turns else weight, settings)
+        weight.copy_(hadamard.rotate_rows(values) if turns else values)
 
 
 def _readable(manifest: Mapping[str, Any], adapter: Path, kind: str | None) -> tuple[str, Trained]:

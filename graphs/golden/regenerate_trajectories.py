@@ -22,9 +22,9 @@ from zoexport.core import manifest as manifests
 from zoexport.core import rng, tolerances
 from zoexport.data.examples import Candidate, Example
 from zoexport.ir.ops import zo_update
-from zoexport.methods.prge.config import PrgeConfig
-from zoexport.methods.prge.reference import PrgeReference
-from zoexport.parity.compare import load_reference
+from zoexport.methods.prge import PrgeConfig
+from zoexport.methods.reference.prge import PrgeReference
+from zoexport.tools.parity import load_reference
 
 OUTPUT = Path(__file__).parent / "trajectories.json"
 

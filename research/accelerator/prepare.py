@@ -26,8 +26,8 @@ from zoexport.calibration import calibration_rows
 from zoexport.core.types import Progress
 from zoexport.data import Example, corpus, samples, tokenize_file
 from zoexport.directions import measure
-from zoexport.plan import plan_training
-from zoexport.sensitivity import make_mask
+from zoexport.tools.plan import plan_training
+from zoexport.tools.sensitivity import make_mask
 
 MODEL = "smollm2-135m"
 _MASKS = {arms.CHOSEN: "sensitive", arms.RANDOM: "random"}

@@ -25,8 +25,8 @@ from zoexport import calibration, models
 from zoexport.bench.output import markdown_table
 from zoexport.core import hadamard, int4
 from zoexport.data import corpus
-from zoexport.parity.quantized import rounding_over
 from zoexport.passes.rotate_inputs import MINIMUM_GAIN, rotation_gain
+from zoexport.tools.parity_quantized import rounding_over
 
 MARK = "report-rounded-inputs"
 MODEL = "smollm2-135m"

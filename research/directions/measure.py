@@ -25,7 +25,7 @@ from zoexport.data import corpus, samples
 from zoexport.data.examples import Candidate, tokenize_records
 from zoexport.data.records import read_records
 from zoexport.directions import measure
-from zoexport.sensitivity.gradients import sequence_loss
+from zoexport.tools.gradients import sequence_loss
 
 MARK = "report-directions"
 MODEL = "smollm2-135m"

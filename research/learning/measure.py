@@ -39,7 +39,7 @@ from zoexport.core.errors import BundleError, ConfigError
 from zoexport.core.types import Progress
 from zoexport.data import samples
 from zoexport.fetch import cache_dir
-from zoexport.plan import plan_training
+from zoexport.tools.plan import plan_training
 
 MODEL = "smollm2-135m"
 TARGET = "host"

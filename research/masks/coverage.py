@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zoexport.core.files import atomic_file
-from zoexport.sensitivity.choose import Score, Shapes, pieces, top
+from zoexport.tools.mask_choice import Score, Shapes, pieces, top
 
 if TYPE_CHECKING:
     import torch

@@ -15,10 +15,11 @@ from zoexport.core.errors import ZoExportError
 from zoexport.core.files import atomic_file, sha256
 from zoexport.core.mask import Mask, write_mask
 from zoexport.core.types import Progress
-from zoexport.sensitivity import MaskConfig, averaged_squares, choose, linear_weights, shapes
-from zoexport.sensitivity.gradients import hessian_gradients
-from zoexport.sensitivity.run import facts
-from zoexport.sensitivity.text import Text, read_text
+from zoexport.tools import mask_choice as choose
+from zoexport.tools.gradients import hessian_gradients
+from zoexport.tools.linears import linear_weights, shapes
+from zoexport.tools.mask_text import Text, read_text
+from zoexport.tools.sensitivity import MaskConfig, averaged_squares, facts
 
 if TYPE_CHECKING:
     import torch

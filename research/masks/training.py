@@ -20,7 +20,7 @@ from zoexport.core.errors import BundleError
 from zoexport.core.files import sha256
 from zoexport.core.mask import write_mask
 from zoexport.core.types import Progress
-from zoexport.sensitivity import MaskConfig, choose_mask
+from zoexport.tools.sensitivity import MaskConfig, choose_mask
 from zoexport.transfer import export_adapter
 
 ORDER = ("corpus", "random", "task", "smallest", "largest", "grasp")

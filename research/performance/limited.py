@@ -28,7 +28,7 @@ from zoexport.bench.runner import LEARNING_RATE, train
 from zoexport.bench.workload import examples_file
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError
-from zoexport.plan import plan_training
+from zoexport.tools.plan import plan_training
 
 MARK = "bench-limited"
 SETTINGS = ("seq_len", "batch", "weights", "lora.rank", "lora.targets", "lora.layers", "keep_mb")

@@ -24,7 +24,7 @@ from zoexport.bench.matrix import AUTOGRAD, EAGER, Variant, measured_variant
 from zoexport.bench.output import markdown_table
 from zoexport.core.errors import ConfigError
 from zoexport.core.types import Progress
-from zoexport.plan import plan_training
+from zoexport.tools.plan import plan_training
 
 MARK = "bench-roofline"
 PRGE_MARK = "bench-roofline-prge"

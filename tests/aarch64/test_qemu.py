@@ -20,7 +20,7 @@ from tests.support.tiny_models import SENTENCES
 from zoexport.core import tolerances
 from zoexport.core.native import runner_path
 from zoexport.data import tokenize_file, write_examples
-from zoexport.methods.prge.config import PrgeConfig
+from zoexport.methods.prge import PrgeConfig
 from zoexport.session import Session
 
 pytestmark = pytest.mark.aarch64

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.unit.session.test_validation import Run
-from tests.unit.watching.test_reports import train
+from tests.unit.tools.test_logging import train
 from zoexport.cli.main import run as run_verb
 from zoexport.session import Validation
 

@@ -14,8 +14,8 @@ from tests.support.compiled import Compiler, compile_tiny
 from tests.support.tiny_models import SENTENCES
 from zoexport.core.errors import ConfigError
 from zoexport.methods import methods
-from zoexport.parity import parity
 from zoexport.targets import targets
+from zoexport.tools.parity import parity
 
 pytestmark = pytest.mark.parity
 ADDED = Path(__file__).parents[1] / "support" / "added"

@@ -14,10 +14,11 @@ from tests.sweep.cases import Case, settings
 from tests.sweep.models import save
 from zoexport.build import compile_bundle
 from zoexport.core.errors import ConfigError, LoweringError
-from zoexport.parity import compare_signs, parity
-from zoexport.parity.inner import compare_inner
 from zoexport.session import Session
 from zoexport.targets.qnn import form
+from zoexport.tools.parity import parity
+from zoexport.tools.parity_inner import compare_inner
+from zoexport.tools.parity_signs import compare_signs
 
 # One at a time: threads of two emulations wait for each other, spinning.
 pytestmark = [pytest.mark.parity, pytest.mark.slow, needs_qnn]

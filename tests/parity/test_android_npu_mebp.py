@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.compiled import Compiler
 from tests.support.qnn import needs_qnn
-from zoexport.parity import parity
+from zoexport.tools.parity import parity
 
 # One at a time: threads of two emulations wait for each other, spinning.
 pytestmark = [pytest.mark.parity, pytest.mark.slow, needs_qnn]

@@ -16,8 +16,8 @@ from tests.support.tiny_models import fixed, fixed_tokens
 from zoexport.build import plan
 from zoexport.core import rng
 from zoexport.core.errors import ConfigError
-from zoexport.parity import parity
 from zoexport.session import Dataset, Session
+from zoexport.tools.parity import parity
 
 pytestmark = pytest.mark.parity
 SHARE = 0.25

@@ -17,8 +17,8 @@ from tests.support.tiny_models import VOCAB_SIZE, masking_tokenizer
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, ConfigError
 from zoexport.data import IGNORED, tokenize_file
-from zoexport.parity import parity
 from zoexport.session import Session
+from zoexport.tools.parity import parity
 from zoexport.train import evaluate, train
 from zoexport.transfer import export_adapter
 

@@ -23,7 +23,7 @@ from tests.support.tiers import slow_after
 from tests.support.tiny_models import SLIDING_WINDOW, VOCAB_SIZE
 from zoexport.core.errors import BundleError, ConfigError
 from zoexport.session import Dataset, Session
-from zoexport.testing.coreml import PackageEngine
+from zoexport.testing import PackageEngine
 
 pytestmark = pytest.mark.parity
 QUICK = ("llama", "gemma3")

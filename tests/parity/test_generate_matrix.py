@@ -12,7 +12,7 @@ from tests.support.generation import greedy, prompt_of, reference
 from tests.support.matrix import CELLS, generates, problem_of
 from tests.support.tiny_models import VOCAB_SIZE
 from zoexport.session import Session
-from zoexport.testing.coreml import PackageEngine
+from zoexport.testing import PackageEngine
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 WEIGHTS = {"quzo": {"weights": "int4"}}

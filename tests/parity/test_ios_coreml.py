@@ -14,10 +14,10 @@ from tests.support.tiers import slow_after
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, ConfigError, ZoExportError
 from zoexport.core.files import sha256
-from zoexport.parity import parity
 from zoexport.session import Session
 from zoexport.targets.coreml.functions import FunctionBuilder
-from zoexport.testing.coreml import Package
+from zoexport.testing import Package
+from zoexport.tools.parity import parity
 
 pytestmark = pytest.mark.parity
 TARGET = "ios-coreml"

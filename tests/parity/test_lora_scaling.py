@@ -18,8 +18,8 @@ from tests.sweep.cases import Case
 from tests.sweep.models import save
 from zoexport.build import compile_bundle
 from zoexport.core.errors import ConfigError
-from zoexport.parity import parity
 from zoexport.session import Dataset, Session
+from zoexport.tools.parity import parity
 from zoexport.transfer import export_adapter, import_adapter
 
 pytestmark = pytest.mark.parity

@@ -10,7 +10,7 @@ from tests.support.compiled import Compiler
 from tests.support.matrix import CELLS, problem_of
 from tests.support.qnn import needs_qnn
 from zoexport.core.errors import ConfigError
-from zoexport.parity import parity
+from zoexport.tools.parity import parity
 
 pytestmark = pytest.mark.parity
 

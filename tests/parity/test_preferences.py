@@ -13,7 +13,7 @@ from tests.support.runner import ran
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import SENTENCES
 from zoexport.api import Bundle
-from zoexport.parity import parity
+from zoexport.tools.parity import parity
 
 pytestmark = pytest.mark.parity
 

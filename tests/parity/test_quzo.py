@@ -18,9 +18,9 @@ from tests.support.tiny_models import fixed_tokens, save_tiny
 from zoexport.core import int4
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError, ModelError, StateError
-from zoexport.parity import parity
-from zoexport.parity.batches import make_batch
 from zoexport.session import Dataset, Session
+from zoexport.tools.parity import parity
+from zoexport.tools.parity_batches import make_batch
 from zoexport.transfer import export_adapter, import_adapter
 
 pytestmark = pytest.mark.parity

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.compiled import Compiler
-from tests.unit.watching.test_page import Page
+from tests.unit.tools.test_report import Page
 from zoexport.api import Bundle
 from zoexport.cli.main import run
-from zoexport.plan import plan_training
+from zoexport.tools.plan import plan_training
 
 pytestmark = pytest.mark.parity
 PROMPTS = ("The film is a warm and funny story", "<b>no</b>")

@@ -17,10 +17,9 @@ from zoexport.core import manifest as manifests
 from zoexport.core.config import setting
 from zoexport.core.types import Pass
 from zoexport.methods import methods
-from zoexport.methods.prge.config import PrgeConfig
-from zoexport.methods.prge.method import passes
-from zoexport.parity import parity
+from zoexport.methods.prge import PrgeConfig, passes
 from zoexport.passes.round_activations import FORMAT, round_activations
+from zoexport.tools.parity import parity
 
 
 @dataclasses.dataclass(frozen=True)

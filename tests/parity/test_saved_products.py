@@ -13,7 +13,7 @@ from tests.support.compiled import Compiler
 from tests.support.runner import ran
 from tests.support.sessions import write_examples
 from tests.support.tiers import slow_after
-from zoexport.parity import parity
+from zoexport.tools.parity import parity
 
 pytestmark = pytest.mark.parity
 ALL: dict[str, Any] = {"lora__targets": "all-linear"}

@@ -20,10 +20,10 @@ from tests.support.tiny_models import fixed_tokens
 from zoexport import models
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError, StateError
-from zoexport.parity import parity
-from zoexport.parity.batches import make_batch
 from zoexport.session import Dataset, Session
-from zoexport.trained.sparse.places import places_of
+from zoexport.tools.parity import parity
+from zoexport.tools.parity_batches import make_batch
+from zoexport.trained.sparse import places_of
 from zoexport.transfer import export_adapter, import_adapter
 
 pytestmark = pytest.mark.parity

@@ -21,10 +21,10 @@ from zoexport.bench.runner import run_steps
 from zoexport.bench.workload import examples_file
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, ConfigError, StateError
-from zoexport.parity import parity
-from zoexport.parity.batches import make_batch
-from zoexport.plan import plan_training
 from zoexport.session import Dataset, Session
+from zoexport.tools.parity import parity
+from zoexport.tools.parity_batches import make_batch
+from zoexport.tools.plan import plan_training
 from zoexport.transfer import export_adapter, import_adapter
 
 pytestmark = pytest.mark.parity

@@ -19,8 +19,8 @@ from tests.support.tiny_models import fixed, fixed_tokens, tiny
 from zoexport.adapters.start import start_settings
 from zoexport.cli.main import run
 from zoexport.core.errors import ConfigError, StateError
-from zoexport.parity import parity
 from zoexport.session import Dataset, Session
+from zoexport.tools.parity import parity
 
 pytestmark = pytest.mark.parity
 SETTINGS: dict[str, Any] = {"seq_len": SEQ, "batch": 3, "weights": "fp32", "generate": "off"}

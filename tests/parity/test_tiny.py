@@ -14,8 +14,8 @@ from tests.support.compiled import Compiler
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import tiny
 from zoexport.core import tolerances
-from zoexport.parity import parity
 from zoexport.session import Dataset, Session
+from zoexport.tools.parity import parity
 
 pytestmark = pytest.mark.parity
 STEPS = 20

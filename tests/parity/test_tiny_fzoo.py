@@ -15,9 +15,9 @@ from tests.support.tiny_models import SENTENCES
 from zoexport.cli.main import run
 from zoexport.core import rng
 from zoexport.core.errors import ConfigError
-from zoexport.parity import parity
-from zoexport.parity.signs import compare_signs
 from zoexport.session import Session
+from zoexport.tools.parity import parity
+from zoexport.tools.parity_signs import compare_signs
 
 pytestmark = pytest.mark.parity
 EXAMPLES = [{"text": sentence} for sentence in SENTENCES]

@@ -17,9 +17,9 @@ from tests.support.tiny_models import SENTENCES
 from zoexport.cli.main import run
 from zoexport.core.errors import ConfigError
 from zoexport.federated.settings import terms_of as checked_terms
-from zoexport.methods.moments import MomentsReference
-from zoexport.parity import parity
+from zoexport.methods.reference.moments import MomentsReference
 from zoexport.session import Session
+from zoexport.tools.parity import parity
 
 pytestmark = pytest.mark.parity
 EXAMPLES = [{"text": sentence} for sentence in SENTENCES]

@@ -13,8 +13,8 @@ from safetensors.numpy import load_file
 from tests.support.compiled import Compiler
 from tests.support.tiers import slow_after
 from zoexport.ir.lengths import row_lengths
-from zoexport.parity import parity
 from zoexport.session import Dataset, Session
+from zoexport.tools.parity import parity
 from zoexport.transfer import export_adapter
 
 pytestmark = pytest.mark.parity

@@ -15,8 +15,8 @@ from zoexport import build
 from zoexport.core.errors import LoweringError
 from zoexport.core.types import Program, TrainingGraph
 from zoexport.ir.graphs import aten, call, output_node
-from zoexport.parity import short
 from zoexport.session import Session
+from zoexport.tools import parity_short
 
 pytestmark = pytest.mark.parity
 
@@ -99,7 +99,7 @@ def test_program_that_ends_the_process_is_refused(
         answer = '{"doing": "evaluating a row of 24 tokens"}'
         return ["sh", "-c", f"echo '{answer}'; kill -SEGV $$"], {}
 
-    monkeypatch.setattr(short.children, "python", crashing)
+    monkeypatch.setattr(parity_short.children, "python", crashing)
     with pytest.raises(LoweringError, match=rf"status -{signal.SIGSEGV:d} while evaluating a row"):
         compile_tiny(compiler.model(MODEL), tmp_path / "bundle", "mebp", verify=True)
     assert list(tmp_path.iterdir()) == []
@@ -152,7 +152,7 @@ def test_weights_that_do_not_fit_are_not_compared(compiler: Compiler) -> None:
 
     bundle = compiler.bundle(MODEL, "quzo", weights="int4", queries="1")
     loaded = models.load(models.resolve(str(compiler.model(MODEL))), lazy=True)
-    found = short.prove(bundle, loaded, loaded.weights, 0.0, lambda *_: None)
+    found = parity_short.prove(bundle, loaded, loaded.weights, 0.0, lambda *_: None)
     assert found.loss is None
     assert "MB of weights would be read" in found.reason
 

@@ -18,7 +18,7 @@ from zoexport.bench import output, summary
 from zoexport.bench.matrix import AUTOGRAD, Shape, Variant, measured_variant
 from zoexport.bench.runner import Sample
 from zoexport.core.errors import ConfigError
-from zoexport.plan import plan_training
+from zoexport.tools.plan import plan_training
 
 
 def measured() -> dict[str, Any]:

@@ -32,11 +32,11 @@ from tests.support.verbs import verb
 from zoexport.adapters import FORMATS, AdapterSettings, llama_cpp_names
 from zoexport.core.sizes import attention_heads
 from zoexport.data import corpus
-from zoexport.methods.adapted import AdaptedModel, low_rank
+from zoexport.methods.reference.adapted import AdaptedModel, low_rank
 from zoexport.models import adapter_targets
 from zoexport.models.conv1d import linear_from_conv1d
-from zoexport.trained.lora import trained
-from zoexport.trained.lora.adapters import settings_of
+from zoexport.trained import lora
+from zoexport.trained.lora import settings_of
 from zoexport.transfer import export_adapter
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
@@ -235,7 +235,7 @@ def test_smollm2_speaks_the_same(
 
     # A bundle that does not name its layers, so that they are derived, with an order that is not llama.cpp's.
     monkeypatch.setattr(
-        trained,
+        lora,
         "settings_of",
         lambda bundle: dataclasses.replace(settings_of(bundle), llama_cpp=None),
     )

@@ -20,8 +20,8 @@ from zoexport.bench.runner import run_steps
 from zoexport.bench.workload import examples_file
 from zoexport.build import compile_bundle
 from zoexport.core.memory import anonymous_peak
-from zoexport.plan import plan_training
 from zoexport.targets.executorch import footprints
+from zoexport.tools.plan import plan_training
 
 pytestmark = pytest.mark.slow
 

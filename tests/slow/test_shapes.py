@@ -13,7 +13,7 @@ import pytest
 from zoexport.build import compile_bundle
 from zoexport.cli.main import run
 from zoexport.models import shapes
-from zoexport.parity import parity
+from zoexport.tools.parity import parity
 
 pytestmark = pytest.mark.slow
 CUT = {

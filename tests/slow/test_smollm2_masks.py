@@ -12,7 +12,8 @@ from zoexport import models
 from zoexport.core.mask import read_mask, write_mask
 from zoexport.data import corpus
 from zoexport.data.samples import Samples
-from zoexport.sensitivity import MaskConfig, averaged_squares, choose_mask, coverage
+from zoexport.tools.mask_choice import coverage
+from zoexport.tools.sensitivity import MaskConfig, averaged_squares, choose_mask
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tests.support.coreml_packages import FP16, FP32, INT32, mb, operation_kinds, save
 from tests.support.tiny_models import fixed
-from zoexport.testing.coreml import Package
+from zoexport.testing import Package
 
 FUNCTION = "cases"
 X = 3 * fixed("x", (2, 3, 4))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zoexport.core.coreml_names import feature_name, result_name
-from zoexport.testing.coreml import Package
+from zoexport.testing import Package
 
 #: Names that a package cannot have as they are.
 _NAMES = (
@@ -76,7 +76,7 @@ def recorded(bundle: Path, folder: Path) -> Iterator[None]:
                 )
                 return results
 
-        with mock.patch("zoexport.testing.coreml.engine.Package", Recording):
+        with mock.patch("zoexport.testing.engine.Package", Recording):
             yield
     (folder / "calls.json").write_text(json.dumps(calls))
 

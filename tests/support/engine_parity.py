@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from zoexport.parity import parity
 from zoexport.session import Dataset
+from zoexport.tools.parity import parity
 
 EXAMPLES = [
     [(7 * number + 3 * place) % 300 for place in range(length + 1)]

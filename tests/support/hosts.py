@@ -58,7 +58,7 @@ def make_case(folder: Path, method: str = "prge", target: str = "host") -> Path:
     )
     if target == "ios-coreml":
         from tests.support.coreml_recording import recorded
-        from zoexport.testing.coreml import PackageEngine
+        from zoexport.testing import PackageEngine
 
         with recorded(folder / "bundle", folder):
             expected = _expected(folder, PackageEngine(folder / "bundle"))

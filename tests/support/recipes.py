@@ -11,7 +11,7 @@ import shlex
 from pathlib import Path
 
 from zoexport.core.recipes import comment, known
-from zoexport.plan import plan_training
+from zoexport.tools.plan import plan_training
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 BEGIN, END = "<!-- plans of recipes -->\n", "<!-- end -->"

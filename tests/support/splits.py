@@ -23,12 +23,12 @@ from zoexport.core.types import Program, Stage, TrainingGraph
 from zoexport.ir.capture import capture
 from zoexport.ir.frozen import materialize
 from zoexport.ir.interpret import Stages
-from zoexport.methods.mebp.reference import FirstOrderReference
+from zoexport.methods.reference.mebp import FirstOrderReference
 from zoexport.methods.split import split_passes
 from zoexport.models.load import linear_from_conv1d
 from zoexport.models.weights import LoadedWeights
-from zoexport.parity.quantized import quantize_model
 from zoexport.passes.pipeline import run_passes
+from zoexport.tools.parity_quantized import quantize_model
 
 LENGTH = 13
 """Tokens of a row of a small model: a prime that divides none of its sizes."""

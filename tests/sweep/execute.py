@@ -46,7 +46,7 @@ def _execute(case: Case, scratch: Path) -> Outcome:
     from tests.sweep.models import has_row_of_padding
     from zoexport.build import compile_bundle
     from zoexport.core.errors import ConfigError
-    from zoexport.parity import parity
+    from zoexport.tools.parity import parity
 
     if has_row_of_padding(case):
         return Outcome(REFUSED, "nothing to compare with", "a row of padding alone")

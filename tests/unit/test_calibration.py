@@ -19,7 +19,7 @@ from zoexport.core import activation_grids as grids
 from zoexport.core.config import setting
 from zoexport.core.errors import DataError, ModelError
 from zoexport.core.settings import TrainingSettings
-from zoexport.methods.prge.config import PrgeConfig
+from zoexport.methods.prge import PrgeConfig
 from zoexport.models import LoadedModel, adapter_targets
 
 ROWS_OF_TOKENS = fixed_tokens(3, 20).tolist()

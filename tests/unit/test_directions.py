@@ -25,7 +25,7 @@ from zoexport.core.config import parse
 from zoexport.core.errors import DataError, ModelError
 from zoexport.core.files import sha256
 from zoexport.directions import directions_of, leading, measure
-from zoexport.methods.prge.config import PrgeConfig
+from zoexport.methods.prge import PrgeConfig
 from zoexport.models import LoadedModel, adapter_targets
 
 ROWS = [row[: 22 - 5 * number] for number, row in enumerate(fixed_tokens(4, 22).tolist())]

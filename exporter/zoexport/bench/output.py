@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.bench.matrix import first_order
-from zoexport.report import check_can_draw as _check_can_draw
-from zoexport.report import new_figure, save_png, table
+from zoexport.tools.figures import check_can_draw as _check_can_draw
+from zoexport.tools.figures import new_figure, save_png, table
 
 JSON, MARKDOWN, PICTURE = "bench.json", "bench.md", "bench.png"
 _HEADER = (

@@ -192,7 +192,7 @@ def doctor(fix: bool, as_json: bool) -> int:
 
     The exit code is 1 when something that training needs is missing.
     """
-    from zoexport.doctor import examine
+    from zoexport.tools.doctor import examine
 
     with output_of_libraries():
         result = examine()

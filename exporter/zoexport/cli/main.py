@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextvars
+import json
 import logging
 import os
+import shlex
 import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import FrameType
 
 import click
@@ -125,13 +128,65 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _say_next() -> int:
     """``zoexport`` alone: what to do next."""
-    from pathlib import Path
-
-    from zoexport.next_step import next_step
-
     ours = f"zoexport {__version__}: a language model that fine-tunes itself on a phone."
-    print("\n".join([ours, *next_step(Path.cwd()), "'zoexport --help' lists all verbs."]))
+    print("\n".join([ours, *_next_step(Path.cwd()), "'zoexport --help' lists all verbs."]))
     return 0
+
+
+def _next_step(folder: Path) -> list[str]:
+    """Lines that name one command, or a few where a person has the choice.
+
+    Args:
+        folder: where to look for bundles and states, not deeper.
+    """
+    from zoexport.core.manifest import FILE as MANIFEST
+    from zoexport.core.native import native_folder
+
+    if not native_folder().is_dir():
+        return _lines(
+            "The native library is missing. Next, for the command that installs it:",
+            "zoexport doctor --fix",
+        )
+    bundles = {found: path for path, found in _with_id(folder, MANIFEST)}
+    if not bundles:
+        return _lines(
+            "There is no bundle in this folder. Next, compile one:",
+            "zoexport compile smollm2-135m --target android-cpu",
+        )
+    pairs = [(bundles[of], state) for state, of in _with_id(folder, "state.json") if of in bundles]
+    if not pairs:
+        bundle = _quoted(next(iter(bundles.values())))
+        return _lines(
+            f"The bundle {bundle} is not trained yet. Next, with examples in train.jsonl:",
+            f"zoexport train {bundle} --data train.jsonl --state run --steps 100",
+        )
+    bundle, state = (_quoted(path) for path in pairs[0])
+    return _lines(
+        f"The state {state} was trained with the bundle {bundle}. Next, one of these:",
+        f'zoexport generate {bundle} --state {state} --prompt "Once upon a time"',
+        f"zoexport eval {bundle} --state {state} --data test.jsonl",
+        f"zoexport adapter export {bundle} --state {state} -o adapter",
+    )
+
+
+def _lines(why: str, *commands: str) -> list[str]:
+    return [why, *(f"    {command}" for command in commands)]
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(path.name)
+
+
+def _with_id(folder: Path, file: str) -> Iterator[tuple[Path, str]]:
+    """Folders with a bundle's or a state's description, the newest first, and the bundle that it names."""
+    found = [path for path in folder.glob(f"*/{file}") if path.is_file()]
+    for path in sorted(found, key=lambda one: one.stat().st_mtime, reverse=True):
+        try:
+            content = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError):
+            continue  # whoever opens it says what is wrong
+        if isinstance(content, dict) and isinstance(content.get("bundle_id"), str):
+            yield path.parent, content["bundle_id"]
 
 
 def _exit_code(returned: object) -> int:

@@ -124,8 +124,8 @@ def source(option: Callable[[Any], Any], *others: str) -> Callable[[F], F]:
         @functools.wraps(function)
         def with_source(*arguments: Any, **given: Any) -> Any:
             from zoexport.core.errors import ConfigError
+            from zoexport.data.columns import parse_columns
             from zoexport.data.sources import DataSource
-            from zoexport.data.sources.columns import parse_columns
 
             columns, template = given.pop("columns"), given.pop("template")
             if given["data"] is None and (columns, template) != (None, None):

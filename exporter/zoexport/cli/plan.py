@@ -71,7 +71,7 @@ def plan(
     zoexport plan shape:gemma3-4b --target android-cpu --ram 600 --disk-mb-s 800
     """
     from zoexport.core.config import parse_assignments
-    from zoexport.plan import plan_training
+    from zoexport.tools.plan import plan_training
 
     settings = parse_assignments(assignments)
     with (

@@ -53,7 +53,7 @@ def report(
     zoexport report run -o report.html
     zoexport report run-1 run-2 -o report.html --bundle model.bundle --prompt "Once upon a time"
     """
-    from zoexport.watching.page import write_report
+    from zoexport.tools.report import write_report
 
     with output_of_libraries(), Phases("report", as_json=as_json) as phases:
         result = write_report(

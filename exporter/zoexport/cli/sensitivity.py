@@ -56,7 +56,7 @@ def sensitivity(
     zoexport sensitivity ./Qwen2-0.5B --data task.jsonl --set density=0.01 -o task.mask
     """
     from zoexport.core.config import parse_assignments
-    from zoexport.sensitivity import make_mask
+    from zoexport.tools.sensitivity import make_mask
 
     settings = parse_assignments(assignments)
     with (

@@ -1,4 +1,4 @@
-"""Registries that find their entries in the folders of a package, so that no list is edited."""
+"""Registries that find their entries in the modules of a package, so that no list is edited."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Named entries of one kind, registered by the modules ``<package>.<folder>.<module>``.
+    """Named entries of one kind, registered by the modules of a package or of its sub-packages.
 
     Args:
         kind: what an entry is, for messages ("method", "target").
-        package: the import package whose sub-packages hold the entries.
-        module: the module of each sub-package that registers them; a sub-package without it is what others share.
+        package: the import package that holds the entries.
+        module: the module of each sub-package that registers them; sub-packages without it are skipped. None: every
+            module of the package itself is imported.
     """
 
-    def __init__(self, kind: str, package: str, module: str) -> None:
+    def __init__(self, kind: str, package: str, module: str | None = None) -> None:
         self.kind = kind
         self._package = package
         self._module = module
@@ -61,8 +62,8 @@ class Registry(Generic[T]):
         if self._loaded:
             return
         package = importlib.import_module(self._package)
-        for folder in pkgutil.iter_modules(package.__path__, prefix=f"{self._package}."):
-            module = f"{folder.name}.{self._module}"
-            if folder.ispkg and importlib.util.find_spec(module) is not None:
+        for found in pkgutil.iter_modules(package.__path__, prefix=f"{self._package}."):
+            module = f"{found.name}.{self._module}" if self._module else found.name
+            if found.ispkg == bool(self._module) and importlib.util.find_spec(module) is not None:
                 importlib.import_module(module)
         self._loaded = True  # last: where an import failed, the next call tries again

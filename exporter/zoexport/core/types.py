@@ -335,7 +335,7 @@ class Footprint:
 
 @dataclasses.dataclass(frozen=True)
 class LoweringMemory:
-    """What a target's compiler takes (``plan.compiling`` says how that was measured).
+    """What a target's compiler takes (``tools.compiling`` says how that was measured).
 
     Attributes:
         base: bytes of itself. node: bytes of each node of the programs, of those of every length.
@@ -357,7 +357,7 @@ class Notice(str):
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A way to train. Found by the registry in ``methods/<folder>/method.py``.
+    """A way to train. Found by the registry in ``methods/<name>.py``.
 
     Attributes:
         name: the name in ``--method``.

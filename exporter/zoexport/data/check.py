@@ -14,8 +14,7 @@ from typing import Any
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import DataError
 from zoexport.data.records import read_lines
-from zoexport.data.sources import DataSource, records
-from zoexport.data.sources.convert import line_of
+from zoexport.data.sources import DataSource, line_of, records
 from zoexport.session.data import Dataset, Tokenizer
 
 _LABELS = 20

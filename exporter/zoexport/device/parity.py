@@ -46,7 +46,7 @@ def device_parity(
         ZoExportError: the bundle, the runner or the phone cannot be used.
     """
     from zoexport.data import write_examples
-    from zoexport.parity.batches import make_batch
+    from zoexport.tools.parity_batches import make_batch
 
     manifest = manifests.read(bundle)
     settings = dict(manifest["settings"])
@@ -148,7 +148,7 @@ def _free(
     """Both run freely from the start."""
     import numpy as np
 
-    from zoexport.parity.compare import state_error
+    from zoexport.tools.parity import state_error
 
     with Session.open(bundle, verify=False) as here:
         here.attach(folder / "here")

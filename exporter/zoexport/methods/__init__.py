@@ -1,4 +1,4 @@
-"""Training methods; each folder here is one, found through :data:`methods`."""
+"""Training methods, one module each, found through :data:`methods`; :mod:`.reference` has them in PyTorch."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from zoexport.core.registry import Registry
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Method
 
-methods: Registry[Method] = Registry("method", __name__, "method")
+methods: Registry[Method] = Registry("method", __name__)
 
 
 def config_of(manifest: Mapping[str, Any]) -> TrainingSettings:

@@ -11,7 +11,7 @@ from zoexport.trained import kind_of
 if TYPE_CHECKING:
     from zoexport.core.settings import TrainingSettings
     from zoexport.core.types import TrainingGraph
-    from zoexport.trained.kind import Insertion
+    from zoexport.trained import Insertion
 
 _LOGITS = 5 << 20
 """Elements of the logits of one call of the output head, beside as many of their gradient."""

@@ -1,1 +1,9 @@
-"""What stands in for runtimes of other systems on this machine; not part of what a bundle needs."""
+"""coreml: a saved Core ML package, read and run on any machine, so that what a phone will run can be compared."""
+
+from __future__ import annotations
+
+from zoexport.testing.engine import PackageEngine
+from zoexport.testing.function import Feature
+from zoexport.testing.package import Package
+
+__all__ = ["Feature", "Package", "PackageEngine"]

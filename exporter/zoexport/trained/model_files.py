@@ -10,7 +10,7 @@ from zoexport.adapters.files import refuse
 from zoexport.core import outside, tensor_file
 from zoexport.core.errors import ConfigError, StateError, first_line
 from zoexport.core.files import atomic_folder
-from zoexport.trained.kind import DTYPES, Output
+from zoexport.trained import DTYPES, Output
 
 if TYPE_CHECKING:
     from torch import Tensor

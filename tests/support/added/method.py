@@ -18,7 +18,7 @@ class ForwardConfig(LoraSettings):
 
 def passes(config: ForwardConfig, targets: list[str]) -> list[Pass]:
     from zoexport.methods.split import split_passes
-    from zoexport.steps.blocks import blocks
+    from zoexport.methods.steps import blocks
 
     counts = config.directions, config.directions
     step = blocks("last:1", lambda layers: layers - 1, counts, "forward")

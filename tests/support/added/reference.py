@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from zoexport.core.sizes import sizes
-from zoexport.methods.zeroth_order import AdaptersOrWeightsReference
+from zoexport.methods.reference.zeroth_order import AdaptersOrWeightsReference
 
 
 class ForwardReference(AdaptersOrWeightsReference):

@@ -26,7 +26,7 @@ from zoexport.adapters import (
 from zoexport.core.errors import ConfigError, StateError
 from zoexport.core.lora_scaling import LoraScaling, patterns_of
 from zoexport.core.types import Slot
-from zoexport.methods.prge.config import PrgeConfig
+from zoexport.methods.prge import PrgeConfig
 from zoexport.models import adapter_targets
 from zoexport.models.conv1d import linear_from_conv1d
 

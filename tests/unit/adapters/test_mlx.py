@@ -24,7 +24,7 @@ from tests.support.mlx_models import mlx_logits, mlx_model
 from tests.support.tiny_models import fixed, fixed_tokens, save_tiny, tiny
 from zoexport.adapters import FORMATS, AdapterSettings, adapter_format
 from zoexport.core.errors import ConfigError, StateError
-from zoexport.methods.adapted import AdaptedModel, low_rank
+from zoexport.methods.reference.adapted import AdaptedModel, low_rank
 from zoexport.models import adapter_targets
 from zoexport.models.conv1d import linear_from_conv1d
 

@@ -15,10 +15,11 @@ import pytest
 
 from tests.support.bundles import write_bundle
 from tests.support.tiny_models import save_tiny
-from zoexport import __version__, doctor
+from zoexport import __version__
 from zoexport.cli.main import cli, run
 from zoexport.core.errors import BundleError
 from zoexport.core.types import Problem
+from zoexport.tools import doctor
 
 HEAVY = ("torch", "executorch", "transformers", "coremltools", "mlx", "flwr")
 VERBS = [
@@ -404,7 +405,7 @@ def test_doctor_names_the_packages_for_vulkan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ZOEXPORT_VULKAN_LIBRARY", str(tmp_path / "libvulkan.so"))
-    monkeypatch.setattr("zoexport.doctor.shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("zoexport.tools.doctor.shutil.which", lambda name: f"/usr/bin/{name}")
     found = result(capfd, ["doctor"])
     (check,) = [entry for entry in found["checks"] if entry["name"] == "Vulkan"]
     assert check["status"] == "optional"

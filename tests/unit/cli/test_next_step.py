@@ -15,10 +15,11 @@ import pytest
 
 from tests.support.bundles import write_bundle
 from tests.support.sessions import open_session
-from zoexport import __version__, doctor
+from zoexport import __version__
 from zoexport.cli.completion import SHELLS, VARIABLE
 from zoexport.cli.main import cli, run
 from zoexport.core.native import FIX
+from zoexport.tools import doctor
 
 
 def said(capfd: pytest.CaptureFixture[str], *arguments: str) -> list[str]:

@@ -138,7 +138,7 @@ def with_trust(group: click.Group, path: str = "") -> set[str]:
 
 def test_every_verb_that_takes_a_bundle_takes_trust() -> None:
     assert isinstance(cli, click.Group)
-    # Of these one takes a file, the others an option: test_pack.py, watching/test_page.py, and below.
+    # Of these one takes a file, the others an option: test_pack.py, tools/test_report.py, and below.
     assert with_trust(cli) - {"unpack", "report", "data check"} == VERBS.keys()
 
 

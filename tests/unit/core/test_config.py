@@ -11,7 +11,7 @@ from zoexport.build import plan
 from zoexport.core.config import as_dict, parse, parse_assignments
 from zoexport.core.errors import ConfigError
 from zoexport.methods import methods
-from zoexport.methods.prge.config import PrgeConfig
+from zoexport.methods.prge import PrgeConfig
 
 ZEROTH_ORDER = {
     "seq_len": 64,

@@ -17,8 +17,8 @@ import pytest
 
 from tests.unit.data.test_bundle_tokenizer import bundle as bundle  # the fixture
 from zoexport.core.errors import ConfigError, DataError
+from zoexport.data.columns import parse_columns
 from zoexport.data.sources import DataSource, opened
-from zoexport.data.sources.columns import parse_columns
 from zoexport.session.data import read_examples
 
 ROWS: list[dict[str, Any]] = [

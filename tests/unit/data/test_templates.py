@@ -13,7 +13,7 @@ import pytest
 from zoexport.core.errors import ConfigError, DataError
 from zoexport.data.records import record_of
 from zoexport.data.sources import DataSource, opened
-from zoexport.data.sources.templates import load, names
+from zoexport.data.templates import load, names
 
 NLI = {"premise": "A cat sleeps.", "hypothesis": "A cat is awake.", "idx": 0}
 RTE = 'A cat sleeps.\nDoes this mean that "A cat is awake." is true? Yes or No?\n'

@@ -13,7 +13,7 @@ from zoexport.build import plan, training_graph
 from zoexport.core.types import TrainingGraph
 from zoexport.ir.interpret import interpret
 from zoexport.models.conv1d import linear_from_conv1d
-from zoexport.parity.quantized import quantize_model
+from zoexport.tools.parity_quantized import quantize_model
 
 # A prime, so that the programs are captured at this very length (ir.lengths).
 SEQ, ROWS, QUERIES = 31, 3, 2

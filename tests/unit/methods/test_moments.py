@@ -13,7 +13,7 @@ from zoexport.core.config import parse
 from zoexport.core.errors import ConfigError
 from zoexport.core.step_plan import ProbeLevel, StepPlan, UpdateRule
 from zoexport.methods import methods
-from zoexport.methods.moments import MomentsReference, orthogonal
+from zoexport.methods.reference.moments import MomentsReference, orthogonal
 
 STEPS = [[0.5, -1.0, 2.0], [3.0, 0.25, -0.5], [-0.75, 1.5, 1.0], [0.0, 0.0, 0.0]]
 RATES = [0.01, 0.02, 0.015, 0.01]

@@ -19,7 +19,7 @@ from zoexport.ir.graphs import is_call, zo
 from zoexport.ir.interpret import Stages, interpret
 from zoexport.models.conv1d import linear_from_conv1d
 from zoexport.models.weights import LoadedWeights
-from zoexport.parity.quantized import quantize_model
+from zoexport.tools.parity_quantized import quantize_model
 
 SEQ, BATCH, QUERIES, STEP = 31, 2, 2, 3
 POSITIONS = torch.tensor([0, 5, SEQ - 1, SEQ + 3])

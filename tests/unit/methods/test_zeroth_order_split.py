@@ -11,8 +11,8 @@ from zoexport.build import plan, training_graph
 from zoexport.core.step_plan import ProbeLevel, StepPlan
 from zoexport.ir.frozen import materialize
 from zoexport.ir.interpret import Stages
-from zoexport.methods.mebp.config import MebpConfig
-from zoexport.methods.mebp.reference import FirstOrderReference
+from zoexport.methods.mebp import MebpConfig
+from zoexport.methods.reference.mebp import FirstOrderReference
 from zoexport.models.weights import LoadedWeights
 
 PLANS = {

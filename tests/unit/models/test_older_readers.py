@@ -16,7 +16,7 @@ from tests.support.tiny_models import fixed_tokens, from_config, tiny_tokenizer
 from zoexport.models import load, resolve
 from zoexport.models.older_readers import write_older_keys
 from zoexport.models.saved import save_tokenizer
-from zoexport.trained.kind import Output
+from zoexport.trained import Output
 from zoexport.trained.model_files import save_model
 
 

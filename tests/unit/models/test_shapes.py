@@ -22,7 +22,7 @@ from zoexport.core import recipes
 from zoexport.core.errors import ConfigError, ModelError
 from zoexport.core.files import only_writer, sha256
 from zoexport.models import shapes, weights
-from zoexport.plan import plan_training
+from zoexport.tools.plan import plan_training
 
 ROOT = Path(__file__).parents[3]
 TINY = {

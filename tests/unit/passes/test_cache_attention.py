@@ -15,7 +15,7 @@ from zoexport.core.errors import VerifyError
 from zoexport.core.types import Program, TrainingGraph
 from zoexport.ir.capture import capture
 from zoexport.ir.graphs import arguments, is_call, zo
-from zoexport.methods.mebp.config import MebpConfig
+from zoexport.methods.mebp import MebpConfig
 from zoexport.methods.split import decoding_passes
 from zoexport.passes.pipeline import run_passes
 

@@ -17,8 +17,8 @@ from tests.support.splits import (
 from tests.support.tiny_models import fixed_tokens
 from zoexport.core.errors import ConfigError
 from zoexport.ir.interpret import Stages
-from zoexport.methods.adapted import Dropped
-from zoexport.methods.mebp.reference import FirstOrderReference
+from zoexport.methods.reference.adapted import Dropped
+from zoexport.methods.reference.mebp import FirstOrderReference
 
 SHARE = 0.3
 

@@ -28,9 +28,9 @@ from zoexport.methods.split import split_passes
 from zoexport.models import adapter_targets
 from zoexport.models.conv1d import linear_from_conv1d
 from zoexport.models.weights import LoadedWeights
-from zoexport.parity.quantized import quantize_model
 from zoexport.passes.round_activations import FORMAT, round_activations
 from zoexport.targets.executorch.lower_stages import fused_program
+from zoexport.tools.parity_quantized import quantize_model
 
 ROUND = "zoexport.round_activations.default"
 SEQ, BATCH = 31, 2

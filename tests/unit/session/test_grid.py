@@ -19,9 +19,10 @@ from tests.support.grid_integers import EPS, SEED, TABLE, TRAINED, Arrays, integ
 from tests.support.sessions import make_dataset
 from zoexport.core import rng
 from zoexport.core.errors import ConfigError, DivergedError
-from zoexport.parity import session_side, state_error
-from zoexport.parity.batches import make_batch
 from zoexport.session import Dataset, Session, Tensor
+from zoexport.tools import parity_session
+from zoexport.tools.parity import state_error
+from zoexport.tools.parity_batches import make_batch
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = bundles.text_examples()
@@ -313,9 +314,9 @@ def test_a_slot_of_integers_passes_in_its_own_dtype(bundle: Path) -> None:
 
 
 def test_parity_sees_integers(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_side, "evaluator", lambda _: GridModel())
+    monkeypatch.setattr(parity_session, "evaluator", lambda _: GridModel())
     batch = make_batch({"seq_len": 8, "batch": 2, "accumulate": 1, "loss": "full"}, 13, 0)
-    with session_side.SessionSide(bundle, "full") as side:
+    with parity_session.SessionSide(bundle, "full") as side:
         first, second = side.step(batch), side.step(batch)
         tensors, finished = side.tensors(), side.state()
         assert side.noise(0) == {}

@@ -19,7 +19,7 @@ from tests.unit.session.test_split_manifest import rewrite
 from tests.unit.session.test_split_zeroth_order import EXAMPLES, SLOTS, write_fzoo
 from zoexport.core import rng
 from zoexport.core.errors import BundleError, ConfigError
-from zoexport.methods.moments import orthogonal
+from zoexport.methods.reference.moments import orthogonal
 from zoexport.session import Record, Session
 
 HORIZON = 4

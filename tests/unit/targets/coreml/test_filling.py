@@ -16,7 +16,7 @@ from zoexport.core.errors import LoweringError
 from zoexport.targets.coreml.filling import Converted, PackageFiller
 from zoexport.targets.coreml.values import FP16, FP32, cast
 from zoexport.targets.coreml.weights import Packed, Place, Weights
-from zoexport.testing.coreml import Package
+from zoexport.testing import Package
 
 K = 32
 NAMES = {

@@ -24,7 +24,7 @@ from zoexport.targets.coreml.values import FP16, FP32
 from zoexport.targets.coreml.weights import Weights
 from zoexport.targets.kinks import has_kink
 from zoexport.targets.slot_gradients import small_products
-from zoexport.testing.coreml import Package
+from zoexport.testing import Package
 
 X, Y = fixed("x", (2, 3, 8)), fixed("y", (2, 3, 8))
 POSITIVE = X.abs() + 0.5

@@ -14,9 +14,9 @@ from tests.support.qnn import needs_qnn
 from zoexport.build import plan
 from zoexport.core.errors import ConfigError
 from zoexport.core.types import Problem
-from zoexport.doctor import examine
 from zoexport.targets.qnn import library as qnn_library
 from zoexport.targets.qnn.library import QnnLibrary
+from zoexport.tools.doctor import examine
 
 STAND_IN = """
 extern "C" unsigned long QnnInterface_getProviders(const void*** providers, unsigned* count) {

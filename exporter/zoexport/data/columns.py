@@ -1,0 +1,98 @@
+"""Which column of a source is which key of an example."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from zoexport.core.errors import ConfigError, DataError, nearest
+from zoexport.data.readers import parsed_cell
+
+_LISTS = ("choices", "messages", "answers")
+_TEXTS = ("text", "prompt", "completion", "chosen", "rejected")
+
+
+def parse_columns(text: str) -> dict[str, str]:
+    """``--columns prompt=question,completion=answer`` as a mapping from keys to columns.
+
+    Raises:
+        ConfigError: a part is no assignment, or a key stands twice.
+    """
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, column = (piece.strip() for piece in part.partition("="))
+        if not (key and equals and column) or key in found:
+            raise ConfigError(
+                f"--columns {text}",
+                found=f"{part!r}" + (", a second time" if key in found else ""),
+                expected="KEY=COLUMN once for each key, separated by commas",
+                fix="Write it as --columns prompt=question,completion=answer.",
+            )
+        found[key] = column
+    return found
+
+
+def renamed(row: Mapping[str, Any], columns: Mapping[str, str], where: str) -> dict[str, Any]:
+    """The mapped values alone, under their keys. ``a|b`` for a column is the list of both columns' values.
+
+    Raises:
+        DataError: there is no such column.
+    """
+    return {
+        key: [_value(row, one, where) for one in column.split("|")]
+        if "|" in column
+        else _value(row, column, where)
+        for key, column in columns.items()
+    }
+
+
+def _value(row: Mapping[str, Any], column: str, where: str) -> Any:
+    if column not in row:
+        raise DataError(
+            where,
+            found=f"the columns {', '.join(row) or 'none'}",
+            expected=f"a column {column!r}",
+            fix=f"Correct --columns.{nearest(column, row)}",
+        )
+    return row[column]
+
+
+def record(row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A row whose columns have an example's keys, as that example.
+
+    Empty values are left out. Lists may be spelled as JSON, whole numbers are texts, and a completion that is none of
+    the choices but a whole number is the index of one.
+
+    Raises:
+        DataError: the index is beyond the choices.
+    """
+    made = {key: value for key, value in row.items() if value is not None}
+    for key in _LISTS:
+        if key in made:
+            made[key] = parsed_cell(made[key])
+    choices = made.get("choices")
+    if isinstance(choices, list) and "completion" in made:
+        made["completion"] = _chosen(made["completion"], choices, where)
+    for key in _TEXTS:
+        if isinstance(made.get(key), int) and not isinstance(made[key], bool):
+            made[key] = str(made[key])
+    return made
+
+
+def _chosen(completion: Any, choices: list[Any], where: str) -> Any:
+    if completion in choices or isinstance(completion, bool):
+        return completion
+    try:
+        index = int(completion) if isinstance(completion, (int, str)) else None
+    except ValueError:
+        return completion
+    if index is None:
+        return completion
+    if not 0 <= index < len(choices):
+        raise DataError(
+            where,
+            found=f"the label {index}",
+            expected=f"the index of one of {len(choices)} choices, from 0",
+            fix="Use rows with labels; test sets often have -1 in place of theirs.",
+        )
+    return choices[index]

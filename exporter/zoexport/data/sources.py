@@ -1,0 +1,188 @@
+"""Data as it comes: CSV, Parquet, text files and Hub data sets as the JSON Lines that a session reads (docs/cli.md).
+
+A source becomes a file of JSON Lines, and messages about that file's lines become messages about the source's rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import decimal
+import itertools
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from zoexport.core.errors import ConfigError, DataError, ZoExportError
+from zoexport.data import columns as named
+from zoexport.data import readers
+from zoexport.data.readers import Row
+from zoexport.data.templates import Template, load
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSource:
+    """Examples as they come.
+
+    Attributes:
+        place: a file of JSON Lines (``.jsonl`` or any other ending), ``.csv``, ``.tsv`` or ``.parquet``, a folder of
+            ``.txt`` files, or ``hf:[owner/]name[:config][:split]``.
+        columns: an example's key, or a template's name -> the column that is it; ``a|b`` is the list of two columns.
+        template: a template's name or file, or None where columns have an example's keys.
+    """
+
+    place: str | os.PathLike[str]
+    columns: Mapping[str, str] | None = None
+    template: str | os.PathLike[str] | None = None
+
+    @property
+    def name(self) -> str:
+        """The place as text."""
+        return os.fspath(self.place)
+
+    @property
+    def as_it_is(self) -> bool:
+        """Whether the session reads the file itself."""
+        return not self.columns and self.template is None and readers.is_json_lines(self.name)
+
+
+def records(
+    source: DataSource, on_problem: Callable[[DataError], None] | None = None
+) -> Iterator[Row]:
+    """The examples of a source as objects of JSON Lines, with their places, one at a time.
+
+    Args:
+        source: what is read.
+        on_problem: told of a row that cannot be used, which is then left out; without it the first one is raised.
+
+    Raises:
+        DataError: the source cannot be read. ConfigError: no such template, or a missing library.
+    """
+    template = None if source.template is None else load(os.fspath(source.template))
+    nested = template is not None and template.nested
+    for where, row in readers.rows(source.name, nested=nested):
+        try:
+            for place, columns in (
+                [(where, row)] if template is None else template.expanded(where, row)
+            ):
+                try:
+                    yield place, _record(columns, source.columns, template, place)
+                except DataError as error:
+                    if on_problem is None:
+                        raise
+                    on_problem(error)
+        except DataError as error:
+            if on_problem is None:
+                raise
+            on_problem(error)
+
+
+def _record(
+    row: dict[str, Any], columns: Mapping[str, str] | None, template: Template | None, where: str
+) -> dict[str, Any]:
+    chosen = named.renamed(row, columns, where) if columns else {}
+    if template is not None:
+        return template.record({**row, **chosen}, where)
+    return named.record(chosen or row, where)
+
+
+@contextlib.contextmanager
+def opened(source: DataSource) -> Iterator[Path]:
+    """A source as a file of JSON Lines while inside; the file itself where it is one and nothing is to be changed.
+
+    An error that names a line of the temporary file names the row that the line came from instead.
+
+    Raises:
+        DataError: the source or a row cannot be used. ConfigError: no such template, a missing library, a full disk.
+    """
+    if source.as_it_is:
+        yield Path(source.name)
+        return
+    with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
+        path, places = Path(folder) / "data.jsonl", Path(folder) / "places"
+        _write(source, path, places)
+        try:
+            yield path
+        except ZoExportError as error:
+            where = _original(error.where, path, places, source.name)
+            if where == error.where:
+                raise
+            raise type(error)(
+                where, found=error.found, expected=error.expected, fix=error.fix
+            ) from error
+
+
+def line_of(record: Mapping[str, Any], where: str) -> str:
+    """An example as a line of JSON Lines.
+
+    Raises:
+        DataError: a value has no form in JSON.
+    """
+    try:
+        return json.dumps(record, ensure_ascii=False, allow_nan=False, default=_plain) + "\n"
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            where,
+            found=str(error),
+            expected="texts, numbers and lists of them",
+            fix="Name the columns that are needed with --columns.",
+        ) from error
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, decimal.Decimal):
+        return str(value)
+    if hasattr(value, "isoformat"):  # dates and times
+        return str(value.isoformat())
+    raise TypeError(f"a value of type {type(value).__name__}")
+
+
+def _write(source: DataSource, path: Path, places: Path) -> None:
+    written = 0
+    # Closing writes again, so a full disk may be noticed there too. Half of a surrogate pair stays what it is, for the
+    # session to refuse.
+    try:
+        with (
+            path.open("w", encoding="utf-8", errors="surrogatepass") as lines,
+            places.open("w", encoding="utf-8", errors="surrogateescape") as beside,
+        ):
+            for where, record in records(source):
+                lines.write(line_of(record, where))
+                beside.write(json.dumps(where) + "\n")
+                written += 1
+    except OSError as error:
+        raise _full(path, error) from error
+    if not written:
+        raise DataError(
+            f"data {source.name}",
+            found="no examples",
+            expected="at least one row",
+            fix="Check the file.",
+        )
+
+
+def _full(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"temporary file {path}",
+        found=error.strerror or str(error),
+        expected="room for the examples as JSON Lines",
+        fix="Free space there, or name another folder in TMPDIR.",
+    )
+
+
+def _original(where: str, path: Path, places: Path, name: str) -> str:
+    """``where`` with the temporary file's lines replaced by the rows that they came from."""
+
+    def row(match: re.Match[str]) -> str:
+        number = match[1] or match[2]
+        if number is None:
+            return name
+        with places.open(encoding="utf-8", errors="surrogateescape") as file:
+            line = next(itertools.islice(file, int(number) - 1, None), None)
+        return name if line is None else str(json.loads(line))
+
+    return re.sub(re.escape(str(path)) + r"(?::(\d+)|, example (\d+))?", row, where)

@@ -1,0 +1,63 @@
+"""FZOO: one-sided zeroth-order LoRA-FA along random signs, with steps over the deviation of the losses."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from zoexport.core.config import setting
+from zoexport.core.types import Method, Pass
+from zoexport.methods import methods
+from zoexport.methods.steps import one_sided
+from zoexport.methods.whole import WholeOrLayers
+
+
+@dataclasses.dataclass(frozen=True)
+class FzooConfig(WholeOrLayers):
+    """What ``--set`` and recipes take for ``fzoo``, with the defaults (docs/fzoo.md says why these)."""
+
+    together: ClassVar[bool] = True
+
+    queries: int = setting(
+        7, at_least=2, help="random directions a step (q), beside one copy without a move"
+    )
+    eps: float = setting(
+        None,
+        above=0,
+        phase="run",
+        help="perturbation scale (split=whole: 1e-2, split=layers: 1e-3)",
+    )
+    lr: float = setting(
+        5e-3,
+        above=0,
+        phase="run",
+        help="learning rate: how far a step goes along the gradient, however long that is",
+    )
+
+    def __post_init__(self) -> None:
+        # Rounded activations, the default of split=whole, do not resolve the smaller one.
+        default = 1e-3 if self.staged else 1e-2
+        object.__setattr__(self, "eps", default if self.eps is None else self.eps)
+
+
+def passes(config: FzooConfig, targets: list[str]) -> list[Pass]:
+    """LoRA's B with A frozen, all q + 1 copies together; ``targets`` are the modules to adapt."""
+    from zoexport.methods.split import split_passes
+    from zoexport.methods.whole import whole_passes
+    from zoexport.passes.dual_forward import one_sided_forward
+
+    if config.staged:
+        return [*split_passes(config, targets), one_sided(config.queries, "stage", config.update)]
+    return [*whole_passes(config, targets, one_sided_forward), one_sided(config.queries, "call")]
+
+
+methods.register(
+    "fzoo",
+    Method(
+        name="fzoo",
+        summary="zeroth-order LoRA-FA from one-sided differences, each step divided by the losses' deviation (FZOO)",
+        config=FzooConfig,
+        passes=passes,
+        reference_class="zoexport.methods.reference.fzoo:FzooReference",
+    ),
+)

@@ -1,0 +1,71 @@
+"""MeBP: exact backpropagation, layer by layer, in the memory of inference."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from zoexport.core.config import setting
+from zoexport.core.features import Feature
+from zoexport.core.settings import LoraSettings
+from zoexport.core.types import Method, Pass
+from zoexport.methods import methods
+
+
+@dataclasses.dataclass(frozen=True)
+class MebpConfig(LoraSettings):
+    """What ``--set`` and recipes take for ``mebp``, with the defaults."""
+
+    first_order: ClassVar[bool] = True
+
+    seq_len: int = setting(256, at_least=2, help="tokens a row; longer examples are shortened")
+    batch: int = setting(1, at_least=1, phase="run", help="examples a step, and rows in one call")
+    optimizer: str = setting("adamw", choices=("adamw", "sgd"), help="the update rule")
+    momentum: float = setting(
+        0.0, at_least=0, below=1, phase="run", help="momentum of sgd; adamw has its own"
+    )
+    weight_decay: float = setting(0.0, at_least=0, phase="run", help="decay of the adapters")
+    clip: float = setting(
+        1.0, at_least=0, phase="run", help="largest norm of all gradients together; 0 is off"
+    )
+    checkpoint_every: int = setting(
+        1, at_least=1, phase="process", help="layers between two activations that are kept"
+    )
+    keep_mb: int | None = setting(
+        None,
+        at_least=0,
+        phase="process",
+        help="MB of a mapped file for results that the backward pass need not compute again",
+    )
+    lr: float = setting(1e-3, above=0, phase="run", help="learning rate")
+    lr_schedule: str = setting(
+        "linear",
+        choices=("constant", "linear", "cosine"),
+        phase="run",
+        help="how the rate changes over the steps",
+    )
+
+    @property
+    def needs(self) -> dict[Feature, str]:
+        """Programs that keep results, where the user wants that."""
+        keeps = {Feature.SAVED_PRODUCTS: f"setting keep_mb={self.keep_mb}"} if self.keep_mb else {}
+        return {**super().needs, **keeps}
+
+
+def passes(config: MebpConfig, targets: list[str]) -> list[Pass]:
+    """One layer's forward and backward program at a time; ``targets`` are the modules to adapt."""
+    from zoexport.methods.split import split_passes
+
+    return split_passes(config, targets)
+
+
+methods.register(
+    "mebp",
+    Method(
+        name="mebp",
+        summary="backpropagation through LoRA, layer by layer over mapped weights (MeBP)",
+        config=MebpConfig,
+        passes=passes,
+        reference_class="zoexport.methods.reference.mebp:FirstOrderReference",
+    ),
+)

@@ -1,1 +1,0 @@
-"""MeBP: exact backpropagation, layer by layer, in the memory of inference."""

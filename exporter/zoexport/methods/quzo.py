@@ -1,0 +1,167 @@
+"""QuZO: zeroth-order training of quantized weights, which stay integers (docs/quzo.md)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from zoexport.core.config import setting
+from zoexport.core.settings import LoraSettings
+from zoexport.core.types import Method, Pass, Problem
+from zoexport.methods import methods
+from zoexport.methods.steps import spsa
+
+ESTIMATORS = ("q-rge2", "q-rge1")
+_MOST_EPS = {2: 0.5, 4: 3.5, 8: 64.0}
+"""By perturbation bits: half of the largest level, beyond which more than a twentieth of the perturbation is cut."""
+
+_WEIGHTS = {"full": "int8", "lora": "int4"}
+"""By what is trained: as integers INT8 learns and INT4 hardly does, while frozen weights of 4 bits do."""
+
+_EPS = {"int4": 0.5, "int8": 1.0, "adapters": 1.0}
+_LR = {"int4": 3e-3, "int8": 1.0, "adapters": 1000.0}
+"""By trained integers: what SmolLM2-135M learned with (docs/quzo.md, "Measured: learning")."""
+
+
+@dataclasses.dataclass(frozen=True)
+class QuzoConfig(LoraSettings):
+    """What ``--set`` and recipes take for ``quzo``, with the defaults."""
+
+    train: str = setting(
+        "full", choices=("full", "lora"), help="the linear weights, or quantized adapters"
+    )
+    weights: str = setting(
+        "",
+        choices=("int8", "int4"),
+        help="the model's weights (default with train=full: int8, with train=lora: int4)",
+    )
+    activation_bits: int = setting(
+        32,
+        choices=("32", "8"),
+        help="inputs of linear layers: fp32, or int8 on a calibrated grid",
+    )
+    perturbation_bits: int = setting(
+        4, choices=("2", "4", "8"), help="levels of a perturbation: 3, 15 or 255"
+    )
+    estimator: str = setting(
+        "q-rge2", choices=ESTIMATORS, help="two roundings of a direction, or one (biased)"
+    )
+    update: str = setting(
+        "each",
+        choices=("each", "summed"),
+        help="whether the update of each direction is rounded, or their sum once",
+    )
+    outliers: float = setting(
+        0.0, at_least=0, help="share of activations that a float format takes; 0: none"
+    )
+    datatypes: str = setting(
+        "int", choices=("int", "search"), help="8-bit activations: integers, or the better format"
+    )
+    queries: int = setting(4, at_least=1, help="random directions a step (q)")
+    eps: float = setting(
+        None,
+        above=0,
+        help="perturbation scale, in grid steps of what is trained (int4: 0.5, int8 and adapters: 1)",
+    )
+    lr: float = setting(
+        None,
+        above=0,
+        phase="run",
+        help="learning rate, of numbers in grid steps (int4: 3e-3, int8: 1, adapters: 1000)",
+    )
+
+    def __post_init__(self) -> None:
+        weights = self.weights or _WEIGHTS[self.train]
+        trained = weights if self.train == "full" else "adapters"
+        eps = min(_EPS[trained], _MOST_EPS[self.perturbation_bits])
+        object.__setattr__(self, "weights", weights)
+        object.__setattr__(self, "eps", eps if self.eps is None else self.eps)
+        object.__setattr__(self, "lr", _LR[trained] if self.lr is None else self.lr)
+
+    @property
+    def update_rule(self) -> str:
+        """The session's word for estimator and update (``grid.estimator`` of the manifest)."""
+        return self.estimator if self.update == "each" else f"{self.estimator}-summed"
+
+    @property
+    def trained(self) -> str:
+        """The integers of the linear weights, or of adapters."""
+        return "codes" if self.train == "full" else "adapter codes"
+
+    @property
+    def rounds_inputs(self) -> bool:
+        """As the setting says."""
+        return self.activation_bits == 8
+
+    @property
+    def rounding(self) -> str:
+        """That of integers, which both sides have alike, and of calibrated activations."""
+        return "integers, int8" if self.rounds_inputs else "integers"
+
+    @property
+    def perturbs_weights(self) -> bool:
+        """Unless adapters are trained."""
+        return self.train == "full"
+
+    @property
+    def modules(self) -> tuple[str, str]:
+        """Every linear layer, or those with adapters."""
+        return ("all-linear", self.lora_layers) if self.train == "full" else super().modules
+
+    def problems(self) -> list[Problem]:
+        """Combinations that do not belong together."""
+        found = super().problems()
+        most = _MOST_EPS[self.perturbation_bits]
+        if not self.eps <= most:
+            found.append(
+                Problem(
+                    f"setting eps={self.eps:g}",
+                    f"more than a twentieth of the directions would be cut off at the largest of "
+                    f"{2**self.perturbation_bits - 1} levels",
+                    f"Choose at most {most:g} with perturbation_bits={self.perturbation_bits}, or more bits.",
+                )
+            )
+        if self.activation_bits == 32 and (self.outliers or self.datatypes != "int"):
+            found.append(
+                Problem(
+                    "setting outliers" if self.outliers else "setting datatypes",
+                    "activations stay fp32 with activation_bits=32, so no format is chosen for them",
+                    "Add activation_bits=8.",
+                )
+            )
+        if not self.outliers < 0.5:
+            found.append(
+                Problem(
+                    f"setting outliers={self.outliers:g}",
+                    "outliers are few by definition",
+                    "Choose a share below 0.5, such as 0.01.",
+                )
+            )
+        if self.activations not in (None, "fp32"):
+            found.append(
+                Problem(
+                    f"setting activations={self.activations}",
+                    "its grid would be another one for every row; QuZO's are calibrated when the bundle is compiled",
+                    "Use activation_bits=8 instead.",
+                )
+            )
+        return found
+
+
+def passes(config: QuzoConfig, targets: list[str]) -> list[Pass]:
+    """All 2q perturbed copies go through a layer together; ``targets`` are the modules whose weights are trained."""
+    from zoexport.methods.split import split_passes
+
+    order = split_passes(config, targets, copies=2 * config.queries)
+    return [*order, spsa(config.queries, "call")]
+
+
+methods.register(
+    "quzo",
+    Method(
+        name="quzo",
+        summary="zeroth-order training of int8 and int4 weights themselves, which stay integers (QuZO)",
+        config=QuzoConfig,
+        passes=passes,
+        reference_class="zoexport.methods.reference.quzo:QuzoReference",
+    ),
+)

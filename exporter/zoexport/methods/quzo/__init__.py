@@ -1,1 +1,0 @@
-"""QuZO: zeroth-order training of quantized weights, which stay integers (docs/quzo.md)."""

@@ -1,0 +1,66 @@
+"""SensZOQ: zeroth-order training of the most sensitive weights over quantized ones."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from zoexport.core.config import setting
+from zoexport.core.settings import TrainingSettings
+from zoexport.core.types import Method, Pass
+from zoexport.methods import methods
+from zoexport.methods.steps import spsa
+
+
+@dataclasses.dataclass(frozen=True)
+class SenszoqConfig(TrainingSettings):
+    """What ``--set`` and recipes take for ``senszoq``, with the defaults."""
+
+    mask: str | None = setting(
+        None, help="the file that says which weights are trained (zoexport sensitivity)"
+    )
+    queries: int = setting(4, at_least=1, help="random directions a step (q)")
+    eps: float = setting(1e-3, above=0, phase="run", help="perturbation scale")
+    lr: float = setting(1e-4, above=0, phase="run", help="learning rate")
+
+    @property
+    def trained(self) -> str:
+        """Chosen elements of the weights."""
+        return "sparse"
+
+    @property
+    def perturbs_weights(self) -> bool:
+        """Those that are chosen."""
+        return True
+
+    @property
+    def density(self) -> float:
+        """The paper's share of trained weights, by which sizes are estimated where there is no mask."""
+        return 1e-3
+
+
+def passes(config: SenszoqConfig, targets: list[str]) -> list[Pass]:
+    """All 2q perturbed copies go through a layer together; weights are chosen from those of ``targets``."""
+    from zoexport.methods.split import split_passes
+    from zoexport.passes.update_program import update_program
+
+    return [
+        *split_passes(config, targets, copies=2 * config.queries),
+        Pass(
+            "update_program",
+            lambda graph: update_program(graph, config.queries),
+            "has no sizes to choose and belongs to no stage",
+        ),
+        spsa(config.queries, "call"),
+    ]
+
+
+methods.register(
+    "senszoq",
+    Method(
+        name="senszoq",
+        summary="zeroth-order training of the 0.1 % most sensitive weights, in fp16 over quantized ones (SensZOQ)",
+        config=SenszoqConfig,
+        passes=passes,
+        reference_class="zoexport.methods.reference.senszoq:SenszoqReference",
+    ),
+)

@@ -1,1 +1,0 @@
-"""SensZOQ: zeroth-order training of the most sensitive weights over quantized ones."""

@@ -1,1 +1,0 @@
-"""SPZO: split-perturbation zeroth-order training, FedSPZO's client."""

@@ -1,0 +1,107 @@
+"""Steps of methods: passes that state what a session evaluates in one, as a plan in the manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from zoexport.core.errors import ConfigError
+from zoexport.core.step_plan import Copies, ProbeLevel, StepPlan, UpdateRule
+from zoexport.core.types import Pass, TrainingGraph
+
+
+def spsa(
+    queries: int, copies: Copies, difference: str = "central", update: UpdateRule | None = None
+) -> Pass:
+    """Every direction moves all that is trained (SPSA; MeZO, P-RGE equation 3).
+
+    The plan of ``queries`` directions; see :class:`StepPlan` for the others and :class:`ProbeLevel`.
+    """
+    plan = StepPlan((ProbeLevel(0, queries, difference),), copies, update=update)
+
+    def state(graph: TrainingGraph) -> TrainingGraph:
+        graph.step = plan
+        return graph
+
+    return Pass("spsa", state, "states the step of the programs that there are by now")
+
+
+def one_sided(queries: int, copies: Copies, update: UpdateRule | None = None) -> Pass:
+    """Forward differences along random signs, over the losses' deviation (FZOO).
+
+    The plan of ``queries`` directions beside one probe without a move; see :class:`StepPlan` for the others.
+    """
+    level = ProbeLevel(0, queries, "forward")
+    plan = StepPlan((level,), copies, "rademacher", "deviation", update)
+
+    def state(graph: TrainingGraph) -> TrainingGraph:
+        graph.step = plan
+        return graph
+
+    return Pass("one_sided", state, "states the step of the programs that there are by now")
+
+
+def blocks(
+    cut: str,
+    first_layers: Callable[[int], int],
+    perturbations: tuple[int, int],
+    difference: str = "central",
+) -> Pass:
+    """The stages of a split model become two blocks, each with directions of its own (FedSPZO 3.2.2, equation 2).
+
+    Before, the stages::
+
+        embedding, layers.0, layers.1, layers.2, head
+
+    After, for a first block of two layers, the same stages, and where the second block begins::
+
+        embedding, layers.0, layers.1 | layers.2, head
+
+    Args:
+        cut: the setting ``split``, for messages.
+        first_layers: of how many layers there are, how many the first block has.
+        perturbations: P1 directions of the first block; P2 of the second for each of its probes.
+        difference: of both, see :class:`ProbeLevel`.
+    """
+    return Pass(
+        "blocks",
+        lambda graph: _planned(graph, cut, first_layers, perturbations, difference),
+        "counts stages, and what is trained in them",
+    )
+
+
+def _planned(
+    graph: TrainingGraph,
+    cut: str,
+    first_layers: Callable[[int], int],
+    perturbations: tuple[int, int],
+    difference: str,
+) -> TrainingGraph:
+    """State the plan.
+
+    Raises:
+        ConfigError: no such layer, or a block without anything to train.
+    """
+    layers = len(graph.stages) - 2
+    first = first_layers(layers)
+    if not 0 < first <= layers or (first == layers and cut != "head"):
+        raise ConfigError(
+            f"setting split={cut}",
+            found=f"a model of {layers} layers",
+            expected=f"head, or layer:K or last:K with K from 1 to {layers - 1}",
+            fix="Choose another place to cut the model.",
+        )
+    begin = first + 1  # the embedding is a stage too
+    trainable = {slot.name for slot in graph.slots if slot.role == "trainable"}
+    second = trainable & {name for stage in graph.stages[begin:] for name in stage.bind.values()}
+    for slots, place in ((trainable - second, "before"), (second, "after")):
+        if not slots:
+            raise ConfigError(
+                f"setting split={cut}",
+                found=f"nothing to train {place} it, so that block has no directions to be perturbed along",
+                expected="adapters, or weights of its own, in both blocks",
+                fix="Cut elsewhere (split=layer:K), adapt other layers (lora.targets, lora.layers), or train the "
+                "weights themselves (train=full).",
+            )
+    levels = zip((0, begin), perturbations, strict=True)
+    graph.step = StepPlan(tuple(ProbeLevel(*level, difference) for level in levels))
+    return graph

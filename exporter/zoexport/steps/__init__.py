@@ -1,1 +1,0 @@
-"""Steps of methods: what a session evaluates in one, as a plan in the manifest (``core.step_plan``)."""

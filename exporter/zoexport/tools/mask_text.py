@@ -1,0 +1,157 @@
+"""The sequences whose gradients are taken: some of a file's, or of the Brown corpus."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoexport.core.errors import ConfigError, DataError, ModelError
+from zoexport.core.files import sha256
+from zoexport.data import IGNORED, Candidate, corpus
+from zoexport.data.examples import check_vocabulary, tokenize_records
+from zoexport.data.records import Record, TextRecord, read_records
+from zoexport.ir.capture import position_limit
+from zoexport.tools.sensitivity import MaskConfig
+
+if TYPE_CHECKING:
+    from zoexport.models import LoadedModel
+
+CORPUS = "brown"
+"""The name of what is read where no file is given."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """Tokenized sequences, and where they come from.
+
+    Attributes:
+        name: of the file, or :data:`CORPUS`. sha256: of the file.
+        loss: ``all tokens`` where every token but the first is predicted in every sequence, else ``label tokens``.
+        sequences: in the file's order.
+    """
+
+    name: str
+    sha256: str
+    loss: str
+    sequences: list[Candidate]
+
+
+def data_file(path: Path | None, config: MaskConfig) -> Path:
+    """``path``, or the training rows of the Brown corpus, fetched at the first call.
+
+    Raises:
+        DataError: nothing to fetch it from, or the file holds no examples.
+    """
+    if path is None:
+        return corpus.rows(config.seq_len).train
+    if path.suffix != ".txt":
+        # A bad file is reported before the model is loaded.
+        next(read_records(path))
+    return path
+
+
+def read_text(path: Path | None, loaded: LoadedModel, config: MaskConfig) -> Text:
+    """Sequences of a data file; more than ``config.sequences`` are drawn from with ``config.seed``.
+
+    Args:
+        path: JSON Lines of the shapes that training takes, of choices the right one; or plain text (``.txt``), cut into
+            pieces of ``seq_len`` tokens. None: see :func:`data_file`.
+        loaded: whose tokenizer is used.
+        config: the settings.
+
+    Raises:
+        DataError: the file cannot be used. ModelError: the model has no tokenizer. ConfigError: it has fewer positions
+            than a sequence.
+    """
+    file = data_file(path, config)
+    if loaded.tokenizer is None:
+        raise ModelError(
+            f"model {loaded.name}",
+            found="no tokenizer",
+            expected="a model with the tokenizer that reads its text",
+            fix="Add its tokenizer's files to the folder, or choose by weights (kind=largest, smallest, random).",
+        )
+    if file.suffix == ".txt":
+        pieces = cut_text(file, loaded.tokenizer, config.seq_len, loaded.vocab_size)
+        sequences = [pieces[place] for place in _drawn(len(pieces), config)]
+    else:
+        sequences = _examples(file, loaded, config)
+    _check_positions(loaded, sequences)
+    labelled = all(IGNORED not in sequence.labels[:-1] for sequence in sequences)
+    return Text(
+        name=CORPUS if path is None else path.name,
+        sha256=sha256(file),
+        loss="all tokens" if labelled else "label tokens",
+        sequences=sequences,
+    )
+
+
+def _examples(file: Path, loaded: LoadedModel, config: MaskConfig) -> list[Candidate]:
+    # Twice over the file: most of a long one is never tokenized.
+    drawn = set(_drawn(sum(1 for _ in read_records(file)), config))
+    records: list[Record] = [r for place, r in enumerate(read_records(file)) if place in drawn]
+    examples = tokenize_records(records, loaded.tokenizer, config.seq_len, loaded.vocab_size)
+    return [example.candidates[example.target] for example, _ in examples]
+
+
+def cut_text(path: Path, tokenizer: Any, seq_len: int, vocab_size: int) -> list[Candidate]:
+    """Pieces of ``seq_len`` tokens, all of which are predicted but the first; what is left over is not used.
+
+    Args:
+        path: a UTF-8 file (a byte order mark is allowed), which is read as a whole.
+        tokenizer: transformers' tokenizer.
+        seq_len: of a piece, at least 2. A shorter text is one piece.
+        vocab_size: no token may be at or above it.
+
+    Raises:
+        DataError: the file is unreadable or is not UTF-8, or has fewer than two tokens.
+    """
+    try:
+        text = path.read_bytes().removeprefix(b"\xef\xbb\xbf").decode("utf-8")
+    except OSError as error:
+        raise DataError(
+            f"data {path}",
+            found=(error.strerror or str(error)).lower(),
+            expected="a readable text file",
+            fix="Check the path.",
+        ) from error
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"data {path}",
+            found=f"the byte 0x{error.object[error.start]:02x} that is not UTF-8",
+            expected="UTF-8 text",
+            fix="Convert the file to UTF-8.",
+        ) from error
+    tokens: list[int] = tokenizer(text)["input_ids"] if text.strip() else []
+    if len(tokens) < 2:
+        raise DataError(
+            f"data {path}",
+            found=f"{len(tokens)} tokens" if text.strip() else "no text",
+            expected="text of at least two tokens: the first cannot be predicted",
+            fix="Give a longer text.",
+        )
+    check_vocabulary(TextRecord(str(path), text), [([], tokens)], tokenizer, vocab_size)
+    whole = range(0, len(tokens) - seq_len + 1, seq_len) or [0]
+    return [Candidate.predicting(tokens[start : start + seq_len], 0) for start in whole]
+
+
+def _drawn(count: int, config: MaskConfig) -> list[int]:
+    """Places of the sequences that are used, ascending: all, or a random choice."""
+    import torch
+
+    generator = torch.Generator().manual_seed(config.seed)
+    order = torch.randperm(count, generator=generator)[: config.sequences]
+    return sorted(order.tolist())
+
+
+def _check_positions(loaded: LoadedModel, sequences: list[Candidate]) -> None:
+    longest = max(len(sequence.tokens) for sequence in sequences)
+    limit = position_limit(loaded.model)
+    if limit is not None and longest > limit:
+        raise ConfigError(
+            "setting 'seq_len'",
+            found=f"a sequence of {longest} tokens",
+            expected=f"at most {limit}, which is how many positions the model has",
+            fix=f"Pass --set seq_len={limit}.",
+        )

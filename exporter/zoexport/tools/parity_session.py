@@ -1,0 +1,119 @@
+"""One side of parity: the bundle in the C++ session, step by step, with nothing kept on disk."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from zoexport.core import int4, manifest
+from zoexport.data import Example
+from zoexport.session import Dataset, Session, SlotInfo
+from zoexport.session import normals as runtime_normals
+from zoexport.session import signs as runtime_signs
+
+if TYPE_CHECKING:
+    from zoexport.testing import PackageEngine
+
+
+def evaluator(bundle: Path) -> PackageEngine | None:
+    """Return the evaluator of a bundle for Core ML, which no engine here runs; None for other bundles."""
+    if manifest.read(bundle)["engine"] != "coreml":
+        return None
+    from zoexport.testing import PackageEngine
+
+    return PackageEngine(bundle)
+
+
+class SessionSide:
+    """The bundle in the C++ session, step by step, with nothing kept on disk."""
+
+    def __init__(self, bundle: Path, loss: str, *, eps: float | None = None) -> None:
+        plan = manifest.read(bundle).get("step", {})
+        self._make_noise = runtime_signs if plan.get("noise") == "rademacher" else runtime_normals
+        self.session = Session.open(bundle, engine=evaluator(bundle))
+        self.session.configure(loss=loss, **({} if eps is None else {"eps": eps}))
+        self.slots = [slot for slot in self.session.slots() if slot.role == "trainable"]
+        #: Those that are perturbed along directions of floats.
+        self.floats = [slot for slot in self.slots if slot.passed == "float32"]
+
+    def __enter__(self) -> SessionSide:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.session.close()
+
+    def step(self, batch: list[Example]) -> dict[str, Any]:
+        """One step: ``losses``, ``gradients``, and every trained slot ``before`` and ``after``."""
+        before = self.state(finished=False)
+        with Dataset() as dataset:
+            for example in batch:
+                dataset.add(
+                    [(candidate.tokens, candidate.labels) for candidate in example.candidates],
+                    example.target,
+                )
+            step = self.session.step(dataset, range(len(batch)))
+        return {
+            "losses": list(step.losses),
+            "gradients": list(step.gradients) if self.session.info.queries else self._gradients(),
+            "before": before,
+            "after": self.state(finished=False),
+        }
+
+    def state(self, *, finished: bool = True) -> dict[str, np.ndarray]:
+        """Every trained slot, with the pending update applied or as the last step evaluated it.
+
+        Floats are float32; weights that are trained as integers are those integers, int8 (N, K).
+        """
+        return {
+            slot.name: _values(slot, self.session.read_slot(slot.name, finished=finished))
+            for slot in self.slots
+        }
+
+    def _gradients(self) -> dict[str, np.ndarray]:
+        """The last step's gradients of a first-order method, by slot."""
+        return {
+            slot.name: np.frombuffer(
+                self.session.read_slot(slot.name, gradient=True), np.float32
+            ).reshape(slot.shape)
+            for slot in self.slots
+        }
+
+    def tensors(self) -> dict[str, Any]:
+        """The state as the last step evaluated it, for the reference to go on from."""
+        import torch
+
+        return {name: torch.from_numpy(b.copy()) for name, b in self.state(finished=False).items()}
+
+    def noise(self, step: int) -> dict[str, np.ndarray]:
+        """z of a step for every slot (q, *shape), from the runtime's own generator; nothing without queries."""
+        info = self.session.info
+        return {
+            slot.name: np.stack(
+                [
+                    np.frombuffer(
+                        self._make_noise(
+                            info.seed,
+                            tensor_id=slot.tensor_id,
+                            query=query,
+                            step=step,
+                            count=math.prod(slot.shape),
+                        ),
+                        np.float32,
+                    ).reshape(slot.shape)
+                    for query in range(info.queries)
+                ]
+            )
+            for slot in self.floats
+            if info.queries
+        }
+
+
+def _values(slot: SlotInfo, read: Any) -> np.ndarray:
+    values = np.frombuffer(read, slot.passed).reshape(slot.shape)
+    if slot.dtype != "uint8":
+        return values
+    return int4.unpack_int4(torch.from_numpy(values.copy())).numpy()

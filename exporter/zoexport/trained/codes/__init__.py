@@ -1,1 +1,0 @@
-"""The integers of quantized weights, or of quantized adapters, a slot for each."""

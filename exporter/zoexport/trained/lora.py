@@ -1,0 +1,94 @@
+"""LoRA adapters beside frozen weights: both matrices, or the second alone (LoRA-FA)."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoexport.adapters import FORMATS, AdapterSettings, adapter_format, read_settings, slot_modules
+from zoexport.core.settings import LoraSettings
+from zoexport.core.types import Pass
+from zoexport.trained import MERGED, Bundle, Insertion, Output, Slots, Trained, kinds
+
+if TYPE_CHECKING:
+    import torch
+
+
+def insertion(config: LoraSettings, targets: list[str]) -> Insertion:
+    """Adapters beside the linear layers ``targets``; first-order methods train the first matrix too."""
+    from zoexport.passes.drop_inputs import drop_inputs
+    from zoexport.passes.lora_inject import lora_inject
+
+    inject = Pass(
+        "lora_inject",
+        lambda graph: lora_inject(
+            graph,
+            targets,
+            config.scaling,
+            seed=config.seed,
+            train_a=config.first_order,
+        ),
+        "adapters are found by weight name, so before weights are quantized and before stages rename them",
+    )
+    drop = Pass("drop_inputs", drop_inputs, "once for a family, which training alone passes")
+    return Insertion(captured=(inject,), training=(drop,) if config.lora_dropout else ())
+
+
+def write(output: Output, slots: Slots, initial: Slots, bundle: Bundle) -> None:
+    """A folder for PEFT or mlx-lm, or a file for llama.cpp."""
+    kind = adapter_format(output.kind, output.outtype)
+    kind.write(slots, settings_of(bundle), output.path, replace=output.replace)
+
+
+def merge(model: torch.nn.Module, slots: Slots, bundle: Bundle) -> None:
+    """What the adapters add, in the weights that they are beside."""
+    add_to_weights(model, slots, settings_of(bundle))
+
+
+def read(kind: str, path: Path, own: Slots, bundle: Bundle) -> Slots:
+    """The adapter in such a folder or file."""
+    shapes = {name: values.shape for name, values in own.items()}
+    return adapter_format(kind).read(path, shapes, settings_of(bundle))
+
+
+def settings_of(bundle: Bundle) -> AdapterSettings:
+    """The settings of a bundle's adapters.
+
+    Raises:
+        StateError: its ``adapter_config.json`` is missing or is no LoRA description.
+    """
+    model = bundle.manifest["model"]
+    heads = model.get("attention_heads")
+    return dataclasses.replace(
+        read_settings(bundle.folder),
+        architecture=str(model["architecture"]),
+        heads=None if heads is None else (heads["queries"], heads["keys"]),
+        llama_cpp=model.get("llama_cpp"),
+    )
+
+
+def add_to_weights(model: torch.nn.Module, slots: Slots, settings: AdapterSettings) -> None:
+    """W + (A B)^T times its scale for the weight W (outputs, inputs) of every adapted layer."""
+    import numpy as np
+    import torch
+
+    for module in slot_modules(slots):
+        a, b = (np.asarray(slots[f"lora_{half}.{module}"], np.float32) for half in "AB")
+        added = torch.from_numpy(np.ascontiguousarray((a @ b).T))
+        layer: Any = model.get_submodule(module)
+        layer.weight.data.add_(added, alpha=settings.scaling.scale_of(module))
+
+
+kinds.register(
+    "lora",
+    Trained(
+        words="an adapter",
+        formats=(*FORMATS, MERGED),
+        readable=tuple(FORMATS),
+        insertion=insertion,
+        write=write,
+        merge=merge,
+        read=read,
+    ),
+)

@@ -1,0 +1,293 @@
+"""The integers of quantized weights (docs/integers.md): those of linear layers, or of adapters beside them.
+
+Settings have ``queries``, ``eps``, those of the perturbations, and the ``update_rule``.
+
+``quantized`` is a folder with ``quantized_model.safetensors``: for every trained parameter ``<parameter>.codes`` and
+``<parameter>.scales`` in the packing that ``quantized_config.json`` names (docs/int4.md), beside the model that they
+belong to.
+
+``hf`` is a Hugging Face model: the original, in which every trained weight is scale times integer. Its other weights
+are the original ones, not the bundle's quantized ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoexport.adapters import FORMATS, adapter_format
+from zoexport.adapters.files import refuse, write_json
+from zoexport.core.features import Feature
+from zoexport.core.files import atomic_folder
+from zoexport.core.manifest import checked_file
+from zoexport.core.settings import TrainingSettings
+from zoexport.core.types import Pass
+from zoexport.trained import MERGED, Bundle, Insertion, Output, Slots, Trained, kinds
+from zoexport.trained.lora import add_to_weights, settings_of
+from zoexport.trained.model_files import (
+    check_model,
+    model_of,
+    read_description,
+    read_tensors,
+    save_model,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+FORMAT = "zoexport-quantized/1"
+CONFIG, WEIGHTS = "quantized_config.json", "quantized_model.safetensors"
+
+CODES = ".codes"
+Parts = Mapping[str, "tuple[Tensor, Tensor]"]
+"""By parameter: codes uint8 (N, K/2) or int8 (N, K), and scales."""
+
+
+def needs(_: TrainingSettings) -> dict[Feature, str]:
+    """A product whose integers are perturbed as it reads them."""
+    return {Feature.INTEGER_PRODUCTS: "the method"}
+
+
+def of_layers(config: Any, targets: list[str]) -> Insertion:
+    """The codes of the linear layers ``targets``."""
+    return Insertion(families=_rounding(config, targets), quantized=(_training(config, targets),))
+
+
+def of_adapters(config: Any, targets: list[str]) -> Insertion:
+    """Adapters beside the linear layers ``targets``, as linear layers of their own, whose codes are int8."""
+    from zoexport.passes.lora_linears import HALVES, lora_linears
+
+    inject = Pass(
+        "lora_linears",
+        lambda graph: lora_linears(graph, targets, config.scaling, seed=config.seed),
+        "finds weights by the model's names, which stages rename",
+    )
+    matrices = [f"{module}.{half}" for module in targets for half in HALVES]
+    return Insertion(
+        captured=(inject,),
+        families=_rounding(config, targets),
+        quantized=(_training(config, matrices),),
+        int8=HALVES,
+    )
+
+
+def _rounding(config: Any, targets: list[str]) -> tuple[Pass, ...]:
+    from zoexport.passes.round_activations import round_activations
+
+    rounding = Pass(
+        "round_activations",
+        lambda graph: round_activations(
+            graph, list(graph.activations or targets), graph.activations
+        ),
+        "finds layers by their weights, which stages bind",
+    )
+    return (rounding,) if config.rounds_inputs else ()
+
+
+def _training(config: Any, modules: list[str]) -> Pass:
+    from zoexport.passes.perturb_codes import perturb_codes
+
+    return Pass(
+        "perturb_codes",
+        lambda graph: perturb_codes(
+            graph,
+            modules,
+            queries=config.queries,
+            eps=config.eps,
+            bits=config.perturbation_bits,
+            estimator=config.update_rule,
+        ),
+        "trains codes, which quantized stages bind",
+    )
+
+
+def for_reference(
+    _: torch.nn.Module, bundle: Path, manifest: Mapping[str, Any]
+) -> dict[str, torch.Tensor]:
+    """``scales.<parameter>``, (N, groups) or (N)."""
+    return {f"scales.{name}": scales for name, scales in scales_of(bundle, manifest).items()}
+
+
+def write(output: Output, slots: Slots, initial: Slots, bundle: Bundle) -> None:
+    """Codes and scales, or the original model with what they stand for."""
+    from zoexport.models import load_original
+
+    parts = _parts(bundle, slots)
+    if output.kind == "quantized":
+        write_quantized(output.path, parts, bundle.manifest, replace=output.replace)
+        return
+    loaded = load_original(bundle.manifest, output.model)
+    set_dequantized(loaded.model, parts)
+    save_model(output, loaded)
+
+
+def merge(model: torch.nn.Module, slots: Slots, bundle: Bundle) -> None:
+    """What the codes stand for, as the weights."""
+    set_dequantized(model, _parts(bundle, slots))
+
+
+def write_adapters(output: Output, slots: Slots, initial: Slots, bundle: Bundle) -> None:
+    """Codes and scales, or an adapter for PEFT, mlx-lm or llama.cpp."""
+    if output.kind == "quantized":
+        write(output, slots, initial, bundle)
+        return
+    kind = adapter_format(output.kind, output.outtype)
+    adapters = adapters_of(_parts(bundle, slots))
+    kind.write(adapters, settings_of(bundle), output.path, replace=output.replace)
+
+
+def merge_adapters(model: torch.nn.Module, slots: Slots, bundle: Bundle) -> None:
+    """What the adapters add, in the weights that they are beside."""
+    add_to_weights(model, adapters_of(_parts(bundle, slots)), settings_of(bundle))
+
+
+def read(_: str, folder: Path, own: Slots, bundle: Bundle) -> Slots:
+    """The codes of a folder of ``quantized``."""
+    codes = read_quantized(folder, _parts(bundle, own), bundle.manifest)
+    return {f"{name}{CODES}": values.numpy() for name, values in codes.items()}
+
+
+def _parts(bundle: Bundle, slots: Slots) -> Any:
+    return parts_of(scales_of(bundle.folder, bundle.manifest), slots)
+
+
+def write_quantized(
+    folder: Path, parts: Parts, manifest: Mapping[str, Any], *, replace: bool = False
+) -> None:
+    """Write codes and scales as a new folder, whole or not at all.
+
+    Raises:
+        ConfigError: the folder exists and ``replace`` is off, or the place cannot be written.
+    """
+    from safetensors.torch import save
+
+    tensors: dict[str, Tensor] = {}
+    for name, (codes, scales) in parts.items():
+        tensors |= {f"{name}.codes": codes.contiguous(), f"{name}.scales": scales.contiguous()}
+    with atomic_folder(folder, replace=replace) as output:
+        (output / WEIGHTS).write_bytes(save(tensors, metadata={"format": "pt"}))
+        config = {"format": FORMAT, "packing": manifest["packing"], **model_of(manifest)}
+        write_json(output / CONFIG, config)
+
+
+def set_dequantized(model: torch.nn.Module, parts: Parts) -> None:
+    """Put scale times integer into the trained weights of a model."""
+    for name, (codes, scales) in parts.items():
+        model.get_parameter(name).data.copy_(_dequantized(codes, scales))
+
+
+def read_quantized(folder: Path, parts: Parts, manifest: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The codes by parameter of a folder that :func:`write_quantized` wrote.
+
+    Args:
+        parts: of the bundle; the file must have the same scales.
+
+    Raises:
+        StateError: files are missing or damaged, or belong to another model or grid.
+    """
+    import torch
+
+    path = folder / CONFIG
+    check_model(path, read_description(path, FORMAT, "quantized"), manifest)
+    tensors = read_tensors(folder / WEIGHTS, "quantized")
+    codes = {}
+    for name, (own, scales) in parts.items():
+        theirs = tensors.get(f"{name}.codes")
+        if (
+            theirs is None
+            or (theirs.dtype, theirs.shape) != (own.dtype, own.shape)
+            or not _equal(tensors.get(f"{name}.scales"), scales)
+        ):
+            refuse(
+                f"{folder / WEIGHTS}, {name}",
+                found="no such weight" if theirs is None else "another shape, or other scales",
+                expected=f"codes {tuple(own.shape)} on the bundle's own grid",
+                fix="Use a bundle of the same model, weights and group_size.",
+            )
+        if theirs.dtype == torch.int8 and int(theirs.min()) < -127:
+            refuse(
+                f"{folder / WEIGHTS}, {name}",
+                found="the code -128",
+                expected="codes from -127 to 127",
+                fix="Export it again.",
+            )
+        codes[name] = theirs
+    return codes
+
+
+def _equal(theirs: Tensor | None, own: Tensor) -> bool:
+    import torch
+
+    return theirs is not None and theirs.dtype == own.dtype and torch.equal(theirs, own)
+
+
+def scales_of(bundle: Path, manifest: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The scales of every trained parameter of a bundle, as its file of weights has them."""
+    from safetensors import safe_open
+
+    with (
+        checked_file(bundle, manifest, manifest["weights"]["file"]) as path,
+        safe_open(path, framework="pt") as file,
+    ):
+        return {
+            name: file.get_tensor(f"{name}.scales")
+            for slot in manifest["state"]
+            if slot["role"] == "trainable"
+            for name in [slot["name"].removesuffix(CODES)]
+        }
+
+
+def parts_of(scales: Mapping[str, Tensor], slots: Mapping[str, Any]) -> Parts:
+    """Codes beside scales; ``slots``: ``<parameter>.codes`` as the bundle packs them, numpy arrays."""
+    import torch
+
+    return {
+        name: (torch.from_numpy(slots[f"{name}{CODES}"].copy()), scale)
+        for name, scale in scales.items()
+    }
+
+
+def adapters_of(parts: Parts) -> dict[str, Any]:
+    """Quantized adapters as slots of adapters: ``lora_A.<module>`` (in, rank) and ``lora_B.<module>`` (rank, out)."""
+    found = {}
+    for name, (codes, scales) in parts.items():
+        module, _, half = name.removesuffix(".weight").rpartition(".")
+        found[f"{half}.{module}"] = _dequantized(codes, scales).T.contiguous().numpy()
+    return found
+
+
+def _dequantized(codes: Tensor, scales: Tensor) -> Tensor:
+    import torch
+
+    from zoexport.core import int4
+
+    dequantize = int4.dequantize_int4 if codes.dtype == torch.uint8 else int4.dequantize_int8
+    return dequantize(codes, scales)
+
+
+_CODES = Trained(
+    words="quantized weights",
+    formats=("quantized", "hf", MERGED),
+    readable=("quantized",),
+    insertion=of_layers,
+    write=write,
+    merge=merge,
+    read=read,
+    needs=needs,
+    for_reference=for_reference,
+)
+kinds.register("codes", _CODES)
+kinds.register(
+    "adapter codes",
+    dataclasses.replace(
+        _CODES,
+        words="quantized adapters",
+        formats=(*FORMATS, "quantized", MERGED),
+        insertion=of_adapters,
+        write=write_adapters,
+        merge=merge_adapters,
+    ),
+)

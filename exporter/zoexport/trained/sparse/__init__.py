@@ -1,1 +1,0 @@
-"""Chosen elements of the weights, one slot for all."""

@@ -1,1 +1,0 @@
-"""All of the model's weights, a slot for each parameter."""

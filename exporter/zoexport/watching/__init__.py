@@ -1,1 +1,0 @@
-"""Watching a run: ``train --report-to`` while it trains, and the page of ``report`` afterwards (docs/report.md)."""
