@@ -14,7 +14,6 @@ from research.masks import gradients as mask_gradients
 from research.masks import measure as masks
 from research.masks import page as masks_page
 from research.masks.gradients import MASKS, TEXTS, TIMES, Gradients, Sizes
-from research.support.cells import Cells
 from tests.support.tiny_models import SENTENCES, save_tiny
 from zoexport import models
 from zoexport.core.mask import read_mask
@@ -96,26 +95,6 @@ def test_vectors_come_back_from_their_files(tmp_path: Path) -> None:
         assert torch.equal(matrix, squares[name])
     sums.save(tmp_path / "places", [torch.tensor([3, 1 << 40])])
     assert sums.mapped(tmp_path / "places", torch.int64).tolist() == [3, 1 << 40]
-
-
-def test_a_cell_is_made_once(tmp_path: Path) -> None:
-    cells, made = Cells(tmp_path), []
-
-    def make() -> dict[str, Any]:
-        made.append(1)
-        return {"number": len(made)}
-
-    assert cells.kept("kind", {"a": 1}) is None
-    assert cells.get("kind", {"a": 1}, make) == {"number": 1}
-    assert Cells(tmp_path).get("kind", {"a": 1}, make) == {"number": 1}
-    assert cells.get("kind", {"a": 2}, make) == {"number": 2}
-    assert cells.get("other", {"a": 1}, make) == {"number": 3}
-    for path in tmp_path.glob("kind-*.json"):
-        path.write_text("{", encoding="utf-8")
-    assert cells.get("kind", {"a": 1}, make) == {"number": 4}
-    with pytest.raises(ZeroDivisionError):
-        cells.get("kind", {"a": 3}, lambda: {"number": 1 // 0})
-    assert cells.kept("kind", {"a": 3}) is None
 
 
 @pytest.fixture(scope="module")

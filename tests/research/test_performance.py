@@ -13,6 +13,7 @@ import pytest
 
 from research.performance import limited, page, roofline
 from research.support.products import contents
+from tests.support.benchmarks import CONDITIONS
 from tests.support.compiled import Compiler
 from zoexport.bench import output, summary
 from zoexport.bench.matrix import AUTOGRAD, Shape, Variant, measured_variant
@@ -32,15 +33,10 @@ def measured() -> dict[str, Any]:
     entries = summary.results(variants, [taken], {})
     for entry in entries:
         entry["bundle_bytes"] = 1000
-    about = dict.fromkeys(("cpu", "system", "python", "workload", "memory"), "any")
-    counts = {"cores": 2, "threads": 2, "rounds": 1, "steps_at_most": 3, "warmup": 1}
-    model = {"name": "smollm2-135m", "parameters": 1000}
-    date = {"date": "2026-01-01T00:00:00", "load_average": [0.1, 0.2]}
-    more = {"model": model, "settings": {}, "versions": {}, "baselines": [], "random_weights": None}
     return {
         "results": entries,
         "ratios": summary.ratios(variants, [taken]),
-        "conditions": {**about, **counts, **date, **more},
+        "conditions": {**CONDITIONS, "load_average": [0.1, 0.2]},
     }
 
 
