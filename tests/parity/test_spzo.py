@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM
 
 from tests.support.compiled import SEQ, Compiler
+from tests.support.engine_parity import passed, take_steps
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import VOCAB_SIZE, fixed_tokens, tiny
 from zoexport.bench.matrix import Shape
 from zoexport.bench.runner import run_steps
 from zoexport.bench.workload import examples_file
-from zoexport.core import manifest as manifests
-from zoexport.core.errors import BundleError, ConfigError, StateError
-from zoexport.parity import parity
-from zoexport.parity.batches import make_batch
+from zoexport.core.errors import ConfigError, StateError
 from zoexport.plan import plan_training
 from zoexport.session import Dataset, Session
 from zoexport.transfer import export_adapter, import_adapter
@@ -33,8 +30,7 @@ PERTURBATIONS = ("1,1", "2,4")
 
 
 def compare(bundle: Path, steps: int) -> None:
-    report = parity(bundle, steps=steps, progress=lambda *_: None)
-    assert report["passed"] is True, report
+    report = passed(bundle, steps)
     assert report["bounds"]["loss"] == 1e-4 and report["bounds"]["state"] == 1e-3
 
 
@@ -74,15 +70,6 @@ def test_choices_and_several_batches(compiler: Compiler) -> None:
     settings = {"loss": "choices", "choices": "mean", "accumulate": 3, "batch": 2}
     settings |= {"perturbations": "2,1"}
     compare(compiler.bundle("qwen2", "spzo", weights="int8", **settings), steps=4)
-
-
-def take_steps(session: Session, bundle: Path, steps: int) -> list[Any]:
-    settings = json.loads((bundle / "manifest.json").read_text())["settings"]
-    batch = make_batch(settings, VOCAB_SIZE, 0)
-    with Dataset() as dataset:
-        for example in batch:
-            dataset.add([(one.tokens, one.labels) for one in example.candidates], example.target)
-        return [session.step(dataset, range(len(batch))) for _ in range(steps)]
 
 
 def test_gradients_are_those_of_the_losses(compiler: Compiler) -> None:
@@ -173,25 +160,6 @@ def test_the_npu_has_no_products_of_weights_that_are_trained(compiler: Compiler)
         compiler.bundle("llama_tied", "spzo", "android-npu", **FULL)
 
 
-def test_a_run_resumes_and_replays(compiler: Compiler, tmp_path: Path) -> None:
-    bundle = compiler.bundle("llama_tied", "spzo", split="head", perturbations="2,4", **FULL)
-    with Session.open(bundle) as whole:
-        whole.attach(tmp_path / "whole")
-        take_steps(whole, bundle, 6)
-        names = [slot.name for slot in whole.slots()]
-        values = {name: bytes(whole.read_slot(name)) for name in names}
-        for name in names:
-            assert bytes(whole.replay_slot(name, 6)) == values[name]
-    for steps in (2, 4):
-        with Session.open(bundle) as part:
-            part.attach(tmp_path / "parts")
-            take_steps(part, bundle, steps)
-            found = {name: bytes(part.read_slot(name)) for name in names}
-    assert found == values
-    logs = [(tmp_path / name / "trajectory.log").read_bytes() for name in ("whole", "parts")]
-    assert logs[0] == logs[1] and len(logs[0]) == 64 + 6 * (20 + 4 * 18)
-
-
 def test_trained_weights_leave_as_a_model(compiler: Compiler, tmp_path: Path) -> None:
     bundle = compiler.bundle("llama_tied", "spzo", split="head", perturbations="1,1", **FULL)
     with Session.open(bundle) as session:
@@ -244,44 +212,6 @@ def test_memory_is_that_of_one_copy_and_what_is_kept(compiler: Compiler, tmp_pat
         anonymous[name] = sample.peak_anonymous_mb
     kept = rows * length * tiny("llama_tied").config.hidden_size * 4 / 1e6
     assert anonymous["spzo"] <= 1.05 * anonymous["mezo"] + kept
-
-
-def with_blocks(bundle: Path, copy: Path, blocks: dict[str, Any]) -> Path:
-    """A copy of a bundle as 0.1.0 wrote them, which had blocks and no plan of a step."""
-    shutil.copytree(bundle, copy)
-    content = json.loads((copy / "manifest.json").read_text())
-    del content["step"]
-    content["blocks"] = blocks
-    content["bundle_id"] = manifests.bundle_id(content)
-    (copy / "manifest.json").write_text(json.dumps(content))
-    return copy
-
-
-def test_blocks_that_do_not_belong_to_the_bundle_are_refused(
-    compiler: Compiler, tmp_path: Path
-) -> None:
-    bundle = compiler.bundle("llama_tied", "spzo", perturbations="1,1", weights="int4")
-    for number, (blocks, found) in enumerate(
-        (
-            ({"second": 9, "perturbations": [1, 1]}, "9"),
-            ({"second": 1, "perturbations": [1, 1]}, "a group without a trainable slot"),
-            ({"second": 2, "perturbations": [1]}, "perturbations"),
-        )
-    ):
-        copy = with_blocks(bundle, tmp_path / str(number), blocks)
-        with pytest.raises(BundleError, match=found):
-            Session.open(copy)
-
-
-def test_a_bundle_of_blocks_takes_the_same_steps(compiler: Compiler, tmp_path: Path) -> None:
-    bundle = compiler.bundle("llama_tied", "spzo", perturbations="1,2", weights="int4")
-    begin = json.loads((bundle / "manifest.json").read_text())["step"]["levels"][1]["begin"]
-    blocks = {"second": begin, "perturbations": [1, 2]}
-    found = []
-    for path in (bundle, with_blocks(bundle, tmp_path / "former", blocks)):
-        with Session.open(path) as session:
-            found.append([(step.losses, step.gradients) for step in take_steps(session, path, 3)])
-    assert found[0] == found[1]
 
 
 def test_losses_fall(compiler: Compiler) -> None:
