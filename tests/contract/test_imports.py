@@ -99,30 +99,6 @@ def test_imports_go_one_way(path: Path) -> None:
     assert broken_rules(name, found) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "source"),
-    [
-        ("zoexport.core.files", "from zoexport.ir import capture"),
-        ("zoexport.core.files", "from ..ir import capture"),
-        ("zoexport.ir.capture", "def f():\n    import zoexport.passes.cleanup"),
-        ("zoexport.passes.cleanup", "from zoexport.targets.executorch import exported"),
-        ("zoexport.passes.cleanup", "from zoexport.build import plan"),
-        ("zoexport.methods.prge", "from zoexport.targets import targets"),
-        ("zoexport.methods.prge", "from zoexport.methods import mebp"),
-        ("zoexport.methods.reference.prge", "from zoexport.methods.mebp import MebpConfig"),
-        ("zoexport.targets.xnnpack.lower", "from zoexport.methods.prge import PrgeConfig"),
-        ("zoexport.targets.xnnpack.lower", "from zoexport.passes import cleanup"),
-        ("zoexport.targets.xnnpack.lower", "from zoexport.targets.qnn import form"),
-        ("zoexport.train", "from zoexport.cli.console import emit"),
-        ("zoexport.train", "from zoexport.methods import methods\nimport zoexport.targets"),
-        ("zoexport.bench.run", "from research.support import page"),
-        ("zoexport.core.files", "def f():\n    import research"),
-    ],
-)
-def test_a_broken_rule_is_seen(name: str, source: str) -> None:
-    assert broken_rules(name, set(imports(source, name)))
-
-
 def test_every_module_is_looked_at() -> None:
     names = {module_name(path) for path in MODULES}
     assert {"zoexport", "zoexport.core.errors", "zoexport.cli.main", "zoexport.build"} <= names

@@ -1,13 +1,22 @@
-// Results of kernels, with what nothing may write around them.
+// Inputs of kernels, and results with what nothing may write around them.
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <vector>
 
 #include "check.h"
+#include "rng/normal.h"
 
 namespace check {
+
+// Normal numbers, other ones for each id.
+inline std::vector<float> noise(uint32_t id, size_t count) {
+  std::vector<float> values(count);
+  zoexport::rng::normals(zoexport::rng::Stream{99, id, 0, 0}, 0, count, values.data());
+  return values;
+}
 
 // What `run` writes at its argument, `count` floats; it writes nothing beside them.
 template <typename Run>

@@ -7,18 +7,17 @@
 #include <vector>
 
 #include "check.h"
+#include "kernel_results.h"
 #include "kernels/attention.h"
 #include "kernels/product_variants.h"
-#include "rng/normal.h"
 
+using check::noise;
 using zoexport::kernels::Attention;
 using zoexport::kernels::AttentionGradient;
 using zoexport::kernels::AttentionResult;
 using zoexport::kernels::product_variants;
 using zoexport::kernels::ProductKernels;
 using zoexport::kernels::ProductVariant;
-using zoexport::rng::normals;
-using zoexport::rng::Stream;
 
 namespace {
 
@@ -29,12 +28,6 @@ struct Shape {
   float scale;
   bool causal, biased;
 };
-
-std::vector<float> noise(uint32_t id, size_t count) {
-  std::vector<float> values(count);
-  normals(Stream{7, id, 0, 0}, 0, count, values.data());
-  return values;
-}
 
 struct Inputs {
   explicit Inputs(const Shape& s)

@@ -6,16 +6,15 @@
 #include <vector>
 
 #include "check.h"
+#include "kernel_results.h"
 #include "kernels/cached_attention.h"
 #include "kernels/product_variants.h"
-#include "rng/normal.h"
 
+using check::noise;
 using zoexport::kernels::CachedAttention;
 using zoexport::kernels::product_variants;
 using zoexport::kernels::ProductKernels;
 using zoexport::kernels::ProductVariant;
-using zoexport::rng::normals;
-using zoexport::rng::Stream;
 
 namespace {
 
@@ -24,12 +23,6 @@ struct Shape {
   float scale, softcap;
   bool sloped;
 };
-
-std::vector<float> noise(uint32_t id, size_t count) {
-  std::vector<float> values(count);
-  normals(Stream{5, id, 0, 0}, 0, count, values.data());
-  return values;
-}
 
 // (heads, total, ...) of all tokens at once.
 struct Inputs {

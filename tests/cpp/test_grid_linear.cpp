@@ -8,22 +8,15 @@
 
 #include "check.h"
 #include "grid_tables.h"
+#include "kernel_results.h"
 #include "kernels/grid.h"
-#include "rng/normal.h"
 
 using namespace zoexport::kernels;
 using namespace grid_tables;
+using check::noise;
+using check::same_bits;
 
 namespace {
-
-constexpr size_t kGuard = 40;
-constexpr float kUntouched = 12345.0f;
-
-std::vector<float> noise(uint32_t id, size_t n) {
-  std::vector<float> values(n);
-  zoexport::rng::normals(Stream{99, id, 0, 0}, 0, n, values.data());
-  return values;
-}
 
 // A matrix of integers, of group size 0 where it is INT8.
 struct Weight {
@@ -105,20 +98,11 @@ std::vector<float> expected_of(const GridLinear& p, const Weight& weight, const 
 }
 
 std::vector<float> result_of(GridLinear product, size_t N, const ProductVariant& variant, size_t step) {
-  std::vector<float> memory(product.rows * N + 2 * kGuard, kUntouched);
-  product.y = memory.data() + kGuard;
-  const size_t count = tasks_of(product, variant).count;
-  for (size_t begin = 0; begin < count; begin += step) {
-    CHECK(run_tasks(product, begin, std::min(count, begin + step), variant));
-  }
-  for (size_t i = 0; i < kGuard; ++i) {
-    CHECK(memory[i] == kUntouched && memory[memory.size() - 1 - i] == kUntouched);
-  }
-  return {memory.begin() + kGuard, memory.end() - kGuard};
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+  return check::guarded(product.rows * N, [&](float* y) {
+    product.y = y;
+    check::in_steps(tasks_of(product, variant).count, step,
+                    [&](size_t begin, size_t end) { return run_tasks(product, begin, end, variant); });
+  });
 }
 
 void all_variants(size_t copy, uint32_t queries, size_t N, size_t K, size_t group, uint32_t log2_size, int32_t most) {

@@ -6,12 +6,14 @@
 #include <vector>
 
 #include "check.h"
+#include "kernel_results.h"
 #include "kernels/int4.h"
 #include "kernels/label_logprobs.h"
 #include "kernels/zeroth_order.h"
 #include "rng/normal.h"
 
 using namespace zoexport::kernels;
+using check::noise;
 using zoexport::rng::normals;
 using zoexport::rng::signs;
 using zoexport::rng::Stream;
@@ -20,12 +22,6 @@ using zoexport::rng::words;
 namespace {
 
 bool same_bits(const float* a, const float* b, size_t n) { return std::memcmp(a, b, n * sizeof(float)) == 0; }
-
-std::vector<float> noise(uint32_t id, size_t n) {
-  std::vector<float> values(n);
-  normals(Stream{99, id, 0, 0}, 0, n, values.data());
-  return values;
-}
 
 void update_is_the_sum_in_order() {
   for (const size_t n : {1u, 3u, 255u, 256u, 257u, 1000u}) {

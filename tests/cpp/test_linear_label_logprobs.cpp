@@ -8,24 +8,19 @@
 #include <vector>
 
 #include "check.h"
+#include "kernel_results.h"
 #include "kernels/linear_label_logprobs.h"
 #include "kernels/rounded.h"
 #include "rng/normal.h"
 
 using namespace zoexport::kernels;
-using zoexport::rng::normals;
+using check::noise;
 using zoexport::rng::Stream;
 using zoexport::rng::words;
 
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-std::vector<float> noise(uint32_t id, size_t n) {
-  std::vector<float> values(n);
-  normals(Stream{23, id, 0, 0}, 0, n, values.data());
-  return values;
-}
 
 enum class Kind { kFloat, kInt4, kRounded };
 

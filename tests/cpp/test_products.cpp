@@ -16,17 +16,11 @@
 #include "rng/normal.h"
 
 using namespace zoexport::kernels;
-using zoexport::rng::normals;
+using check::noise;
 using zoexport::rng::Stream;
 using zoexport::rng::words;
 
 namespace {
-
-std::vector<float> noise(uint32_t id, size_t n) {
-  std::vector<float> values(n);
-  normals(Stream{99, id, 0, 0}, 0, n, values.data());
-  return values;
-}
 
 // The nearest bfloat16, in double precision: 8 bits.
 double as_bf16(double value) {

@@ -16,7 +16,7 @@
 #include "rng/normal.h"
 
 using namespace zoexport::kernels;
-using zoexport::rng::normals;
+using check::noise;
 using zoexport::rng::Stream;
 using zoexport::rng::words;
 
@@ -41,12 +41,6 @@ std::vector<Variant> variants() {
   }
 #endif
   return found;
-}
-
-std::vector<float> noise(uint32_t id, size_t n) {
-  std::vector<float> values(n);
-  normals(Stream{17, id, 0, 0}, 0, n, values.data());
-  return values;
 }
 
 // Rows and the memory that they lie in.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "check.h"
+#include "kernel_results.h"
 #include "kernels/half.h"
 #include "kernels/product_variants.h"
 #include "kernels/products.h"
@@ -18,20 +19,13 @@
 #include "rng/normal.h"
 
 using namespace zoexport::kernels;
+using check::noise;
+using check::same_bits;
 using zoexport::rng::normals;
 using zoexport::rng::Stream;
 using zoexport::rng::words;
 
 namespace {
-
-constexpr size_t kGuard = 40;
-constexpr float kUntouched = 12345.0f;
-
-std::vector<float> noise(uint32_t id, size_t n) {
-  std::vector<float> values(n);
-  normals(Stream{99, id, 0, 0}, 0, n, values.data());
-  return values;
-}
 
 // --- halves ---------------------------------------------------------------------------------------
 
@@ -185,21 +179,11 @@ std::vector<float> expected_of(const SparseProduct& p) {
 }
 
 std::vector<float> result_of(SparseProduct product, SparseForm form, const SparseKernels& kernels, size_t step) {
-  const size_t n = product.rows * product.N;
-  std::vector<float> memory(n + 2 * kGuard, kUntouched);
-  product.out = memory.data() + kGuard;
-  const size_t count = tasks_of(product, kernels).count;
-  for (size_t begin = 0; begin < count; begin += step) {
-    CHECK(run_tasks(product, begin, std::min(count, begin + step), form, kernels));
-  }
-  for (size_t i = 0; i < kGuard; ++i) {
-    CHECK(memory[i] == kUntouched && memory[memory.size() - 1 - i] == kUntouched);
-  }
-  return {memory.begin() + kGuard, memory.end() - kGuard};
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+  return check::guarded(product.rows * product.N, [&](float* out) {
+    product.out = out;
+    check::in_steps(tasks_of(product, kernels).count, step,
+                    [&](size_t begin, size_t end) { return run_tasks(product, begin, end, form, kernels); });
+  });
 }
 
 void all_variants(size_t rows, size_t N, size_t K, size_t begin, size_t entries, float epsilon, uint32_t queries) {

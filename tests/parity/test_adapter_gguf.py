@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
@@ -15,7 +13,6 @@ from safetensors.numpy import load_file
 from tests.support.compiled import Compiler
 from tests.support.tiny_models import fixed_tokens
 from tests.support.verbs import run
-from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError, StateError
 from zoexport.session import Dataset, Session
 from zoexport.transfer import export_adapter, import_adapter
@@ -129,33 +126,3 @@ def test_a_failed_verb_writes_nothing(compiler: Compiler, tmp_path: Path) -> Non
     with pytest.raises(StateError, match="ends too early"):
         import_adapter(bundle, adapter=file, kind="gguf", state=tmp_path / "s", force=False)
     assert [path.name for path in tmp_path.iterdir()] == ["bad.gguf"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"architecture": "OPTForCausalLM"}, "a bundle of OPTForCausalLM.*--format merged"),
-        # As 0.1.0 wrote them.
-        ({"attention_heads": None}, r"--format peft, and llama.cpp's convert_lora_to_gguf\.py"),
-        ({"architecture": "Qwen2ForCausalLM", "attention_heads": None}, ""),
-    ],
-)
-def test_what_an_older_bundle_says_of_its_model(
-    compiler: Compiler, tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
-    """One without llama.cpp's names, which follow from the architecture."""
-    bundle = tmp_path / "bundle"
-    shutil.copytree(compiler.bundle("llama_tied", "mebp", **LORA), bundle)
-    content = json.loads((bundle / "manifest.json").read_text())
-    del content["bundle_id"]
-    model = content["model"] | {"llama_cpp": None} | changes
-    content["model"] = {name: value for name, value in model.items() if value is not None}
-    content["bundle_id"] = manifests.bundle_id(content)
-    (bundle / "manifest.json").write_text(json.dumps(content))
-    output = tmp_path / "adapter.gguf"
-    if message:
-        with pytest.raises(ConfigError, match=message):
-            export_adapter(bundle, state=None, kind="gguf", output=output, force=False)
-    else:  # its rows stay where they are
-        export_adapter(bundle, state=None, kind="gguf", output=output, force=False)
-    assert output.exists() == (not message)

@@ -11,11 +11,11 @@ import pytest
 
 import zoexport
 from tests.support.compiled import Compiler, compile_tiny
+from tests.support.engine_parity import passed
 from tests.support.tiny_models import SENTENCES
 from zoexport.core.errors import ConfigError
 from zoexport.methods import methods
 from zoexport.targets import targets
-from zoexport.tools.parity import parity
 
 pytestmark = pytest.mark.parity
 ADDED = Path(__file__).parents[1] / "support" / "added"
@@ -50,8 +50,7 @@ def test_the_method_takes_its_references_steps(
     model = compiler.model("qwen2")
     settings = {"directions": 3, "lora__targets": "all-linear", "weights": "int4"}
     compile_tiny(model, tmp_path / "bundle", "forward", target, **settings)
-    report = parity(tmp_path / "bundle", steps=3, progress=lambda *_: None)
-    assert report["passed"] is True
+    report = passed(tmp_path / "bundle", 3)
     assert report["max_relative_loss_error"] <= 1e-4
 
     bundle = zoexport.Bundle.open(tmp_path / "bundle")
@@ -79,4 +78,4 @@ def test_what_the_target_has_not_is_a_problem(compiler: Compiler, tmp_path: Path
         with pytest.raises(ConfigError, match=f"target layers-alone has no .*{lacking}"):
             compile_tiny(model, tmp_path / "bundle", method, "layers-alone", weights="int4")
     compile_tiny(model, tmp_path / "mebp", "mebp", "layers-alone")
-    assert parity(tmp_path / "mebp", steps=2, progress=lambda *_: None)["passed"] is True
+    passed(tmp_path / "mebp", 2)

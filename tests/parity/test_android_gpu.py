@@ -34,7 +34,6 @@ from zoexport.core.files import sha256
 from zoexport.session import Dataset, Session
 from zoexport.targets.vulkan import calls
 from zoexport.targets.vulkan.lower import FILE
-from zoexport.transfer import export_adapter
 
 pytestmark = pytest.mark.parity
 TARGET = "android-gpu"
@@ -197,27 +196,6 @@ def state_of(session: Session, *, finished: bool = True) -> dict[str, bytes]:
         slot.name: session.read_slot(slot.name, finished=finished).tobytes()
         for slot in session.slots()
     }
-
-
-@pytest.mark.parametrize(
-    ("method", "compute"), slow_after(1, [("mebp", "fp32"), ("spzo", "fp32"), ("mebp", "fp16")])
-)
-def test_a_resumed_run_is_the_same_run(
-    compiler: Compiler, method: str, compute: str, tmp_path: Path
-) -> None:
-    bundle = compiler.bundle(
-        "llama", method, TARGET, weights="int4", lr_schedule="constant", compute=compute
-    )
-    for name, parts in (("whole", [6]), ("parts", [1, 3, 6])):
-        for total in parts:
-            with Session.open(bundle) as session, data() as examples:
-                session.attach(tmp_path / name)
-                session.train(examples, total)
-        export_adapter(
-            bundle, state=tmp_path / name, kind="peft", output=tmp_path / f"{name}-a", force=False
-        )
-    files = [tmp_path / f"{name}-a" / "adapter_model.safetensors" for name in ("whole", "parts")]
-    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_training_from_the_command_line(compiler: Compiler, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.support.compiled import Compiler
+from tests.support.engine_parity import passed
 from tests.support.qnn import needs_qnn
-from zoexport.tools.parity import parity
 
 # One at a time: threads of two emulations wait for each other, spinning.
 pytestmark = [pytest.mark.parity, pytest.mark.slow, needs_qnn]
@@ -22,8 +22,7 @@ FREE = {"aten::view_copy"}
 
 def compare(bundle: Path, steps: int) -> dict[str, Any]:
     """Parity without progress; it passes."""
-    report = parity(bundle, steps=steps, progress=lambda *_: None)
-    assert report["passed"] is True, report
+    report = passed(bundle, steps)
     assert report["max_relative_loss_error"] <= 1e-3
     return report
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.compiled import Compiler
+from tests.support.engine_parity import passed
 from tests.support.qnn import needs_qnn
 from tests.support.tiers import slow_after
 from zoexport.build import plan
@@ -35,8 +36,7 @@ BF16 = {"compute": "bf16", "weights": "int4"}
 def test_gradients(compiler: Compiler, name: str, settings: dict[str, Any]) -> None:
     """Rounded: further from autograd in float64 than float32 is, and a tenth of what is allowed of thirty layers."""
     given = {"lora__targets": "all-linear", **BF16, **settings}
-    report = parity(compiler.bundle(name, "mebp", **given), steps=4, progress=lambda *_: None)
-    assert report["passed"] is True, report
+    report = passed(compiler.bundle(name, "mebp", **given), 4)
     assert 1e-5 < report["max_relative_gradient_error"] <= 1e-2
     assert report["max_relative_loss_error"] <= 1e-4
 
@@ -55,8 +55,7 @@ def test_gradients(compiler: Compiler, name: str, settings: dict[str, Any]) -> N
 )
 def test_differences(compiler: Compiler, method: str, settings: dict[str, Any]) -> None:
     bundle = compiler.bundle("llama_tied", method, **{**BF16, **settings})
-    report = parity(bundle, steps=4, progress=lambda *_: None)
-    assert report["passed"] is True, report
+    passed(bundle, 4)
 
 
 def test_rounding_is_what_differs_from_fp32(compiler: Compiler, monkeypatch: Any) -> None:

@@ -13,12 +13,12 @@ from peft import PeftModel
 from transformers import AutoModelForMaskedLM
 
 from tests.support.compiled import Compiler
+from tests.support.engine_parity import passed
 from tests.support.tiny_models import VOCAB_SIZE, masking_tokenizer
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, ConfigError
 from zoexport.data import IGNORED, tokenize_file
 from zoexport.session import Session
-from zoexport.tools.parity import parity
 from zoexport.train import evaluate, train
 from zoexport.transfer import export_adapter
 
@@ -27,8 +27,7 @@ FULL = {"train": "full", "lr": 1e-3, "eps": 1e-2}
 
 
 def compare(bundle: Path, steps: int = 4) -> None:
-    report = parity(bundle, steps=steps, progress=lambda *_: None)
-    assert report["passed"] is True, report
+    report = passed(bundle, steps)
     assert report["bounds"]["loss"] == 1e-4 and report["bounds"]["state"] == 1e-3
 
 
@@ -66,8 +65,7 @@ def test_adapters_in_the_output_head(compiler: Compiler) -> None:
 
 def test_quantized_adapters(compiler: Compiler) -> None:
     bundle = compiler.bundle("roberta", "quzo", train="lora", weights="int4")
-    report = parity(bundle, steps=4, progress=lambda *_: None)
-    assert report["passed"] is True, report
+    passed(bundle, 4)
 
 
 def test_layer_by_layer_without_gradients(compiler: Compiler) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.compiled import Compiler, compile_tiny
+from tests.support.engine_parity import passed
 from tests.support.tiers import slow_after
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, ConfigError, ZoExportError
@@ -30,8 +31,7 @@ WEIGHTS = f"{PACKAGE}/Data/com.apple.CoreML/weights/weight.bin"
 
 def compare(bundle: Path, steps: int = 3) -> dict[str, Any]:
     """Parity without progress; it passes."""
-    report = parity(bundle, steps=steps, progress=lambda *_: None)
-    assert report["passed"] is True, report
+    report = passed(bundle, steps)
     assert report["runner"] == "session (coreml)"
     return report
 

@@ -9,26 +9,20 @@ from typing import Any
 import pytest
 
 from tests.support.compiled import Compiler
+from tests.support.engine_parity import passed
 from tests.support.runner import ran
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import SENTENCES
 from zoexport.api import Bundle
-from zoexport.tools.parity import parity
 
 pytestmark = pytest.mark.parity
-
-
-def compare(bundle: Path, steps: int) -> dict[str, Any]:
-    report = parity(bundle, steps=steps, progress=lambda *_: None)
-    assert report["passed"] is True, report
-    return report
 
 
 @pytest.mark.parametrize("loss", ["dpo", "orpo"])
 def test_gradients(compiler: Compiler, loss: str) -> None:
     """Losses and every adapter's gradient against autograd through the papers' formulas, in float64."""
     settings = {"lora__targets": "all-linear", "weights": "int4", f"{loss}__beta": 0.3}
-    report = compare(compiler.bundle("gemma3", "mebp", loss=loss, **settings), 6)
+    report = passed(compiler.bundle("gemma3", "mebp", loss=loss, **settings), 6)
     assert report["max_relative_loss_error"] <= 1e-4
     assert report["max_relative_gradient_error"] <= 1e-4
 
@@ -54,7 +48,7 @@ def test_gradients(compiler: Compiler, loss: str) -> None:
 def test_methods(
     compiler: Compiler, model: str, method: str, loss: str, settings: dict[str, Any]
 ) -> None:
-    compare(compiler.bundle(model, method, loss=loss, **settings), 4)
+    passed(compiler.bundle(model, method, loss=loss, **settings), 4)
 
 
 def test_the_runner_and_the_command_line_take_pairs(compiler: Compiler, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,13 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from tests.support.compiled import Compiler, compile_tiny
+from tests.support.engine_parity import passed, trained
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import fixed_tokens, save_tiny
 from zoexport.core import int4
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError, ModelError, StateError
 from zoexport.session import Dataset, Session
-from zoexport.tools.parity import parity
-from zoexport.tools.parity_batches import make_batch
 from zoexport.transfer import export_adapter, import_adapter
 
 pytestmark = pytest.mark.parity
@@ -31,8 +29,7 @@ INT8 = {"weights": "int8", "queries": 2, "perturbation_bits": 4, "eps": 1.5, "lr
 
 def compare(bundle: Path, steps: int) -> dict[str, Any]:
     """Parity without progress; it passes, with equal integers."""
-    report = parity(bundle, steps=steps, progress=lambda *_: None)
-    assert report["passed"] is True, report
+    report = passed(bundle, steps)
     assert report["max_relative_state_error"] == 0
     return report
 
@@ -96,26 +93,6 @@ def test_steps_in_mlx(compiler: Compiler, name: str, settings: dict[str, Any]) -
     compare(compiler.bundle(name, "quzo", "ios-mlx", **{**INT4, **settings}), 4)
 
 
-def train(session: Session, bundle: Path, steps: int) -> list[float]:
-    """Steps over one batch of parity's; their losses."""
-    settings = json.loads((bundle / "manifest.json").read_text())["settings"]
-    batch = make_batch(settings, 320, 0)
-    with Dataset() as dataset:
-        for example in batch:
-            dataset.add([(one.tokens, one.labels) for one in example.candidates], example.target)
-        return [session.step(dataset, range(len(batch))).loss for _ in range(steps)]
-
-
-def trained(bundle: Path, state: Path, *steps: int) -> Path:
-    """A state after so many steps, each part by a session of its own."""
-    for count in steps:
-        with Session.open(bundle) as session:
-            session.attach(state)
-            train(session, bundle, count)
-            session.save()
-    return state
-
-
 def exported(bundle: Path, state: Path | None, output: Path) -> dict[str, torch.Tensor]:
     """The tensors of the default format."""
     report = export_adapter(bundle, state=state, kind=None, output=output, force=False)
@@ -144,17 +121,6 @@ def test_the_loss_falls_by_half_in_two_hundred_steps(
             dataset.add([(row, [-100, -100, -100, label]) for label in (7, 8)], 0)
         losses = [session.step(dataset, [0, 1]).loss for _ in range(200)]
     assert np.mean(losses[-10:]) <= 0.5 * np.mean(losses[:3])
-
-
-def test_a_resumed_run_is_the_same_run(compiler: Compiler, tmp_path: Path) -> None:
-    bundle = compiler.bundle("llama_tied", "quzo", **INT4)
-    once = trained(bundle, tmp_path / "once", 6)
-    parts = trained(bundle, tmp_path / "parts", 1, 2, 3)
-    assert (once / "trajectory.log").read_bytes() == (parts / "trajectory.log").read_bytes()
-    first, second = (
-        exported(bundle, state, tmp_path / f"{state.name}-out") for state in (once, parts)
-    )
-    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 @pytest.mark.parametrize("settings", [INT4, INT8], ids=["int4", "int8"])

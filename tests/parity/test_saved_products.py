@@ -10,10 +10,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.support.compiled import Compiler
+from tests.support.engine_parity import passed
 from tests.support.runner import ran
 from tests.support.sessions import write_examples
 from tests.support.tiers import slow_after
-from zoexport.tools.parity import parity
 
 pytestmark = pytest.mark.parity
 ALL: dict[str, Any] = {"lora__targets": "all-linear"}
@@ -79,5 +79,5 @@ def test_parity_where_results_are_saved(compiler: Compiler) -> None:
     """Against autograd over the same dequantized weights; 256 MB is the default on this target."""
     bundle = compiler.bundle("llama", "mebp", weights="int4", **ALL)
     assert json.loads((bundle / "manifest.json").read_text())["settings"]["keep_mb"] == 256
-    report = parity(bundle, steps=4, progress=lambda *_: None)
-    assert report["passed"] is True and report["max_relative_gradient_error"] <= 1e-4
+    report = passed(bundle, 4)
+    assert report["max_relative_gradient_error"] <= 1e-4

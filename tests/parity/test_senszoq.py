@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM
 
 from tests.support.compiled import Compiler
+from tests.support.engine_parity import passed, trained
 from tests.support.masks import write_random_mask
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import fixed_tokens
@@ -21,21 +21,12 @@ from zoexport import models
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError, StateError
 from zoexport.session import Dataset, Session
-from zoexport.tools.parity import parity
-from zoexport.tools.parity_batches import make_batch
 from zoexport.trained.sparse import places_of
 from zoexport.transfer import export_adapter, import_adapter
 
 pytestmark = pytest.mark.parity
 ARCHITECTURES = ("llama_tied", "qwen2", "gemma3", "opt", "phi3", "gpt2", "olmo2", "cohere2")
 INT4 = {"weights": "int4", "lr": 1e-3, "eps": 1e-2}
-
-
-def compare(bundle: Path, steps: int = 20) -> dict[str, Any]:
-    """Parity without progress; it passes."""
-    report = parity(bundle, steps=steps, progress=lambda *_: None)
-    assert report["passed"] is True, report
-    return report
 
 
 @pytest.mark.slow
@@ -46,14 +37,14 @@ def compare(bundle: Path, steps: int = 20) -> dict[str, Any]:
     ),
 )
 def test_twenty_steps_over_int4(compiler: Compiler, name: str, queries: int) -> None:
-    report = compare(compiler.bundle(name, "senszoq", queries=queries, **INT4))
+    report = passed(compiler.bundle(name, "senszoq", queries=queries, **INT4), 20)
     assert report["max_relative_loss_error"] <= 1e-4
 
 
 @pytest.mark.parametrize("name", slow_after(1, ["gemma3", "llama_tied"]))
 def test_twenty_steps_in_mlx(compiler: Compiler, name: str) -> None:
     """Noise is an input, and the sparse product a gather and a scatter."""
-    report = compare(compiler.bundle(name, "senszoq", "ios-mlx", queries=2, **INT4))
+    report = passed(compiler.bundle(name, "senszoq", "ios-mlx", queries=2, **INT4), 20)
     assert report["max_relative_loss_error"] <= 1e-4
 
 
@@ -66,7 +57,7 @@ def test_twenty_steps_in_mlx(compiler: Compiler, name: str) -> None:
 )
 def test_steps_in_core_ml(compiler: Compiler, name: str, settings: dict[str, Any]) -> None:
     """Noise is an input, and the places are constants."""
-    report = compare(
+    report = passed(
         compiler.bundle(name, "senszoq", "ios-coreml", queries=2, **INT4, **settings), steps=6
     )
     assert report["max_relative_loss_error"] <= (1e-4 if settings else 5e-3)
@@ -86,42 +77,7 @@ def test_steps_in_core_ml(compiler: Compiler, name: str, settings: dict[str, Any
     ids=lambda settings: ",".join(settings),
 )
 def test_settings(compiler: Compiler, settings: dict[str, Any]) -> None:
-    compare(compiler.bundle("gemma3", "senszoq", queries=2, lr=1e-3, **settings), steps=6)
-
-
-def train(session: Session, bundle: Path, steps: int) -> None:
-    """Steps over the batches of parity."""
-    settings = json.loads((bundle / "manifest.json").read_text())["settings"]
-    batch = make_batch(settings, 320, 0)
-    with Dataset() as dataset:
-        for example in batch:
-            dataset.add([(one.tokens, one.labels) for one in example.candidates], example.target)
-        for _ in range(steps):
-            session.step(dataset, range(len(batch)))
-
-
-def trained(bundle: Path, state: Path, *steps: int) -> Path:
-    """A state after so many steps, each part by a session of its own."""
-    for count in steps:
-        with Session.open(bundle) as session:
-            session.attach(state)
-            train(session, bundle, count)
-            session.save()
-    return state
-
-
-def test_a_resumed_run_is_the_same_run(compiler: Compiler, tmp_path: Path) -> None:
-    bundle = compiler.bundle("llama_tied", "senszoq", queries=2, **INT4)
-    once = trained(bundle, tmp_path / "once", 6)
-    parts = trained(bundle, tmp_path / "parts", 1, 2, 3)
-    for file in ("trajectory.log",):
-        assert (once / file).read_bytes() == (parts / file).read_bytes()
-    files = []
-    for state in (once, parts):
-        output = tmp_path / f"{state.name}-out"
-        export_adapter(bundle, state=state, kind=None, output=output, force=False)
-        files.append((output / "sparse_model.safetensors").read_bytes())
-    assert files[0] == files[1]
+    passed(compiler.bundle("gemma3", "senszoq", queries=2, lr=1e-3, **settings), steps=6)
 
 
 def test_the_state_is_small(compiler: Compiler, tmp_path: Path) -> None:

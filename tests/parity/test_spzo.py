@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM
 
 from tests.support.compiled import SEQ, Compiler
+from tests.support.engine_parity import passed, take_steps
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import VOCAB_SIZE, fixed_tokens, tiny
 from zoexport.bench.matrix import Shape
@@ -22,8 +23,6 @@ from zoexport.bench.workload import examples_file
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, ConfigError, StateError
 from zoexport.session import Dataset, Session
-from zoexport.tools.parity import parity
-from zoexport.tools.parity_batches import make_batch
 from zoexport.tools.plan import plan_training
 from zoexport.transfer import export_adapter, import_adapter
 
@@ -33,8 +32,7 @@ PERTURBATIONS = ("1,1", "2,4")
 
 
 def compare(bundle: Path, steps: int) -> None:
-    report = parity(bundle, steps=steps, progress=lambda *_: None)
-    assert report["passed"] is True, report
+    report = passed(bundle, steps)
     assert report["bounds"]["loss"] == 1e-4 and report["bounds"]["state"] == 1e-3
 
 
@@ -74,15 +72,6 @@ def test_choices_and_several_batches(compiler: Compiler) -> None:
     settings = {"loss": "choices", "choices": "mean", "accumulate": 3, "batch": 2}
     settings |= {"perturbations": "2,1"}
     compare(compiler.bundle("qwen2", "spzo", weights="int8", **settings), steps=4)
-
-
-def take_steps(session: Session, bundle: Path, steps: int) -> list[Any]:
-    settings = json.loads((bundle / "manifest.json").read_text())["settings"]
-    batch = make_batch(settings, VOCAB_SIZE, 0)
-    with Dataset() as dataset:
-        for example in batch:
-            dataset.add([(one.tokens, one.labels) for one in example.candidates], example.target)
-        return [session.step(dataset, range(len(batch))) for _ in range(steps)]
 
 
 def test_gradients_are_those_of_the_losses(compiler: Compiler) -> None:
@@ -171,25 +160,6 @@ def test_what_cannot_be_trained_is_refused(
 def test_the_npu_has_no_products_of_weights_that_are_trained(compiler: Compiler) -> None:
     with pytest.raises(ConfigError, match="no products of two inputs"):
         compiler.bundle("llama_tied", "spzo", "android-npu", **FULL)
-
-
-def test_a_run_resumes_and_replays(compiler: Compiler, tmp_path: Path) -> None:
-    bundle = compiler.bundle("llama_tied", "spzo", split="head", perturbations="2,4", **FULL)
-    with Session.open(bundle) as whole:
-        whole.attach(tmp_path / "whole")
-        take_steps(whole, bundle, 6)
-        names = [slot.name for slot in whole.slots()]
-        values = {name: bytes(whole.read_slot(name)) for name in names}
-        for name in names:
-            assert bytes(whole.replay_slot(name, 6)) == values[name]
-    for steps in (2, 4):
-        with Session.open(bundle) as part:
-            part.attach(tmp_path / "parts")
-            take_steps(part, bundle, steps)
-            found = {name: bytes(part.read_slot(name)) for name in names}
-    assert found == values
-    logs = [(tmp_path / name / "trajectory.log").read_bytes() for name in ("whole", "parts")]
-    assert logs[0] == logs[1] and len(logs[0]) == 64 + 6 * (20 + 4 * 18)
 
 
 def test_trained_weights_leave_as_a_model(compiler: Compiler, tmp_path: Path) -> None:

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import zoexport
 from tests.support.compiled import Compiler
+from tests.support.engine_parity import passed
 from tests.support.federations import check_two_rounds, terms_of
 from tests.support.tiers import slow_after
-from tests.support.tiny_models import SENTENCES
 from zoexport.cli.main import run
 from zoexport.core import rng
 from zoexport.core.errors import ConfigError
-from zoexport.session import Session
 from zoexport.tools.parity import parity
 from zoexport.tools.parity_signs import compare_signs
 
 pytestmark = pytest.mark.parity
-EXAMPLES = [{"text": sentence} for sentence in SENTENCES]
 
 
 @pytest.mark.parametrize(
@@ -43,8 +40,7 @@ def test_steps_are_the_references(
     compiler: Compiler, name: str, settings: dict[str, object]
 ) -> None:
     bundle = compiler.bundle(name, "fzoo", **settings)
-    report = parity(bundle, steps=8, progress=lambda *_: None)
-    assert report["passed"] is True, report
+    passed(bundle, 8)
 
 
 def test_a_wrong_reference_fails(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,24 +65,6 @@ def test_the_manifest_states_the_plan(
             "noise": "rademacher",
             "divisor": "deviation",
         }
-
-
-@pytest.mark.parametrize("split", ["whole", "layers"])
-def test_a_run_goes_on_as_it_was(compiler: Compiler, tmp_path: Path, split: str) -> None:
-    bundle = zoexport.Bundle.open(compiler.bundle("llama", "fzoo", split=split))
-    whole = bundle.train(EXAMPLES, state=tmp_path / "whole", steps=6)
-    for steps in (2, 6):
-        parts = bundle.train(EXAMPLES, state=tmp_path / "parts", steps=steps)
-    assert parts.losses == whole.losses
-    log = "trajectory.log"
-    assert (tmp_path / "parts" / log).read_bytes() == (tmp_path / "whole" / log).read_bytes()
-    assert len((tmp_path / "whole" / log).read_bytes()) == 64 + 6 * (20 + 4 * 7)
-    with Session.open(bundle.path) as session:
-        session.attach(tmp_path / "whole", read_only=True)
-        for slot in session.slots():
-            if slot.role == "trainable":
-                kept = np.frombuffer(session.read_slot(slot.name), np.float32)
-                assert session.replay_slot(slot.name, 6).tobytes() == kept.tobytes()
 
 
 @pytest.mark.parametrize("algorithm", slow_after(1, ["replay", "decomfl"]))

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 
 import zoexport
 from tests.support.compiled import Compiler
+from tests.support.engine_parity import passed
 from tests.support.federations import check_two_rounds, terms_of
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import SENTENCES
@@ -55,8 +56,7 @@ def test_states_are_the_references(
     compiler: Compiler, name: str, method: str, settings: dict[str, Any]
 ) -> None:
     given = {"split": "layers", "horizon": 4, "queries": 2, "lr": 1e-3, **settings}
-    report = parity(compiler.bundle(name, method, **given), steps=8, progress=lambda *_: None)
-    assert report["passed"] is True, report
+    report = passed(compiler.bundle(name, method, **given), 8)
     # With a power of two of queries, by which a division does not round.
     assert report["max_relative_state_error"] == 0
 
@@ -77,15 +77,13 @@ def test_states_of_muon_differ_by_roundings(
 ) -> None:
     """Of float64, in which the reference adds up in another order."""
     bundle = bundle_of(compiler, method, "muon", name, **settings)
-    report = parity(bundle, steps=8, progress=lambda *_: None)
-    assert report["passed"] is True, report
+    report = passed(bundle, 8)
     assert report["max_relative_state_error"] < 1e-7
 
 
 def test_another_number_of_queries_differs_by_roundings(compiler: Compiler) -> None:
     bundle = bundle_of(compiler, "prge", "adam", queries=3)
-    report = parity(bundle, steps=6, progress=lambda *_: None)
-    assert report["passed"] is True, report
+    report = passed(bundle, 6)
     assert report["max_relative_state_error"] < 1e-6
 
 
@@ -111,25 +109,6 @@ def test_the_manifest_states_the_rule(
     assert "adam of 4 steps, 0.9 and 0.99" in capsys.readouterr().out
     step = zoexport.Bundle.open(bundle).manifest["step"]
     assert step["update"] == {"rule": "adam", "horizon": 4, "beta1": 0.9, "beta2": 0.99}
-
-
-@pytest.mark.parametrize(("method", "optimizer"), [("prge", "adam"), ("fzoo", "muon")])
-def test_a_run_goes_on_as_it_was(
-    compiler: Compiler, tmp_path: Path, method: str, optimizer: str
-) -> None:
-    bundle = zoexport.Bundle.open(bundle_of(compiler, method, optimizer))
-    whole = bundle.train(EXAMPLES, state=tmp_path / "whole", steps=8)
-    for steps in (2, 7, 8):
-        parts = bundle.train(EXAMPLES, state=tmp_path / "parts", steps=steps)
-    assert parts.losses == whole.losses
-    log = "trajectory.log"
-    assert (tmp_path / "parts" / log).read_bytes() == (tmp_path / "whole" / log).read_bytes()
-    with Session.open(bundle.path) as session:
-        session.attach(tmp_path / "whole", read_only=True)
-        for slot in session.slots():
-            if slot.role == "trainable":
-                kept = bytes(session.read_slot(slot.name))
-                assert bytes(session.replay_slot(slot.name, 8)) == kept
 
 
 def test_an_exported_adapter_has_the_pending_update(compiler: Compiler, tmp_path: Path) -> None:

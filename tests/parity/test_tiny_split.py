@@ -11,10 +11,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.support.compiled import Compiler
+from tests.support.engine_parity import passed
 from tests.support.tiers import slow_after
 from zoexport.ir.lengths import row_lengths
 from zoexport.session import Dataset, Session
-from zoexport.tools.parity import parity
 from zoexport.transfer import export_adapter
 
 pytestmark = pytest.mark.parity
@@ -33,25 +33,18 @@ ARCHITECTURES = (
 ALL = {"lora__targets": "all-linear", "weights": "int4"}
 
 
-def compare(bundle: Path, steps: int = 4) -> dict[str, Any]:
-    """Parity without progress; it passes."""
-    report = parity(bundle, steps=steps, progress=lambda *_: None)
-    assert report["passed"] is True, report
-    return report
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_gradients_of_architectures(compiler: Compiler, name: str) -> None:
     """Every tensor of every adapter against autograd over the same dequantized weights; batches of unequal rows."""
-    report = compare(compiler.bundle(name, "mebp", **ALL))
+    report = passed(compiler.bundle(name, "mebp", **ALL))
     assert report["max_relative_gradient_error"] <= 1e-4
     assert report["max_relative_loss_error"] <= 1e-4
 
 
 @pytest.mark.parametrize("weights", slow_after(1, ["fp32", "int8"]))
 def test_gradients_over_other_weights(compiler: Compiler, weights: str) -> None:
-    compare(compiler.bundle("gemma3", "mebp", **{**ALL, "weights": weights}))
+    passed(compiler.bundle("gemma3", "mebp", **{**ALL, "weights": weights}))
 
 
 @pytest.mark.slow
@@ -68,7 +61,7 @@ def test_gradients_over_other_weights(compiler: Compiler, weights: str) -> None:
     ids=lambda settings: ",".join(settings),
 )
 def test_settings_of_mebp(compiler: Compiler, settings: dict[str, Any]) -> None:
-    compare(compiler.bundle("gemma3", "mebp", **{**ALL, **settings}), steps=6)
+    passed(compiler.bundle("gemma3", "mebp", **{**ALL, **settings}), steps=6)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +78,7 @@ def test_settings_of_mebp(compiler: Compiler, settings: dict[str, Any]) -> None:
 )
 def test_mezo_on_all_weights(compiler: Compiler, name: str, settings: dict[str, Any]) -> None:
     """Every parameter is a slot, a tied one also one."""
-    report = compare(compiler.bundle(name, "mezo", train="full", lr=1e-3, eps=1e-2, **settings))
+    report = passed(compiler.bundle(name, "mezo", train="full", lr=1e-3, eps=1e-2, **settings))
     assert report["max_relative_state_error"] <= 1e-6
 
 
@@ -95,7 +88,7 @@ def test_zeroth_order_over_layers(compiler: Compiler, method: str, weights: str)
     bundle = compiler.bundle("qwen2", method, split="layers", queries=2, weights=weights)
     programs = json.loads((bundle / "manifest.json").read_text())["programs"]
     assert {program["family"] for program in programs} == {"embedding", "layer.0", "head"}
-    compare(bundle, steps=10)
+    passed(bundle, steps=10)
 
 
 def test_split_and_whole_programs_take_the_same_steps(compiler: Compiler) -> None:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from research.activations import dynamic
-from research.activations import measure as activation_errors
-from research.activations.measure import MARK, WAYS, calibrated, errors, loss, main, ways
+from research.activations.measure import WAYS, calibrated, errors, loss, ways
 from tests.support.programs import values
 from tests.support.tiny_models import fixed_tokens, save_tiny
 from zoexport import calibration, models
 from zoexport.core import activation_grids as grids
-from zoexport.data import corpus
 from zoexport.tools.parity_quantized import quantize_model, rounding_over
 
 ROWS, HELD_OUT = fixed_tokens(3, 20).tolist(), fixed_tokens(4, 16).tolist()
@@ -59,30 +56,6 @@ def test_errors_are_relative_to_what_a_layer_reads(folder: Path) -> None:
     assert loss(loaded, {}, HELD_OUT) != loss(loaded, formats["int8"], HELD_OUT)
 
 
-def test_the_page_has_a_row_for_each_kind(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    monkeypatch.setattr(corpus, "rows", lambda words: SimpleNamespace(test=Path("held-out")))
-    monkeypatch.setattr(
-        activation_errors.calibration,
-        "calibration_rows",
-        lambda loaded, seq_len, data=None: HELD_OUT if data else ROWS,
-    )
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n<!-- {MARK} -->\nold\n<!-- /{MARK} -->\nafter\n", "utf-8")
-    assert main([str(page), "--model", str(folder)]) == 0
-    text = page.read_text("utf-8")
-    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
-    rows = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ")]
-    kinds = ["| q, k, v", "| o", "| gate, up", "| down", "| all", "| held-out loss"]
-    assert rows == ["| inputs of", "| ---", *kinds]
-    assert "of 14 fp8)" in text
-
-    page.write_text("no marks", "utf-8")
-    assert main([str(page), "--model", str(folder)]) != 0
-    assert "report-activations" in capsys.readouterr().err
-
-
 def test_rounded_inputs_are_those_of_parity(tmp_path: Path) -> None:
     """Layers over INT4 weights that read rounded inputs compute what parity's reference computes."""
     folder = save_tiny("llama", tmp_path / "model")
@@ -118,21 +91,3 @@ def test_adapters_are_read_beside(folder: Path) -> None:
             return dynamic.loss(loaded.model, batch)
 
     assert len({loss({}), loss(one), loss(other)}) == 3
-
-
-def test_the_page_of_rounded_inputs(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = fixed_tokens(8, dynamic.SEQ_LEN).tolist()
-    monkeypatch.setattr(corpus, "rows", lambda words: SimpleNamespace(test=Path("held-out")))
-    monkeypatch.setattr(calibration, "calibration_rows", lambda loaded, seq_len, data=None: rows)
-    monkeypatch.setattr(dynamic, "DIRECTIONS", 2)
-    page = tmp_path / "page.md"
-    page.write_text(f"<!-- {dynamic.MARK} -->\n<!-- /{dynamic.MARK} -->\n", "utf-8")
-    assert dynamic.main([str(page), "--model", str(folder)]) == 0
-    table = [
-        line.split(" | ")[0]
-        for line in page.read_text("utf-8").splitlines()
-        if line.startswith("| ")
-    ]
-    assert table == ["| one scale for", "| ---", *(f"| {way.name}" for way in dynamic.WAYS)]

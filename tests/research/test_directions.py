@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from research.directions import measure as report
-from research.directions.measure import MARK, RANKS, WHOLE, drawn, main, measured, share, squares
+from research.directions.measure import RANKS, WHOLE, drawn, measured, share, squares
 from tests.support.tiny_models import fixed_tokens, save_tiny
 from zoexport import models
-from zoexport.data import corpus, samples
 from zoexport.data.examples import Candidate
 
 ROWS = fixed_tokens(4, 20).tolist()
@@ -58,30 +55,3 @@ def test_shares_are_those_of_gradients(folder: Path) -> None:
         assert share(found, way, rank, (name,)) == pytest.approx(expected / whole, rel=1e-4)
     assert share(found, "measured", 64, ("q_proj",)) == pytest.approx(1)  # all directions
     assert share(found, "measured", 4, ("",)) > share(found, "random", 4, ("",))
-
-
-def test_the_page_has_a_row_for_each_text_rank_and_kind(
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    places = SimpleNamespace(train=Path("train"), test=Path("held-out"))
-    monkeypatch.setattr(corpus, "rows", lambda words: places)
-    monkeypatch.setattr(samples, "sentences", lambda: places)
-    monkeypatch.setattr(report, "calibration_rows", lambda *_: ROWS)
-    monkeypatch.setattr(report, "held_out", lambda *_: [HELD_OUT])
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n<!-- {MARK} -->\nold\n<!-- /{MARK} -->\nafter\n", "utf-8")
-    assert main([str(page), "--model", str(folder)]) == 0
-    text = page.read_text("utf-8")
-    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
-    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")][2:]
-    kinds = ["q, k, v", "o", "gate, up", "down", "all"]
-    expected = [("4", "all"), *(("16", kind) for kind in kinds), ("64", "all")]
-    assert [(row[1], row[2]) for row in rows] == 2 * expected
-    assert [row[0] for row in rows] == ["| sentences"] * 7 + ["| prose"] * 7
-
-    page.write_text("no marks", "utf-8")
-    assert main([str(page), "--model", str(folder)]) != 0
-    assert MARK in capsys.readouterr().err

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from research.performance import kernels
-from research.performance.kernel_times import OURS, PLAIN, TORCH
-from research.performance.kernels import MARK, Program
+from research.performance.kernels import MARK
 from research.support.products import Content, Product, contents, flops_of_attention, product_of
 from tests.support.compiled import Compiler
 from zoexport.bench import output
@@ -66,29 +65,6 @@ def test_attention_counts_what_queries_see() -> None:
     )
     assert flops_of_attention("zoexport::matmul", [(2, 3), (3, 4), False, False]) == 0
     assert Content({LINEAR: 2}, 0, 7).flops == 2 * LINEAR.flops + 7
-
-
-def times(ours: float, plain: float, torch: float) -> dict[str, list[float]]:
-    found = {OURS: ours, PLAIN: plain, TORCH: torch}
-    return {name: [value / 2, value, value * 3] for name, value in found.items()}
-
-
-def test_tables_of_products_and_unpacking() -> None:
-    # In the third round the machine was ten times slower for all.
-    rounds = [times(0.1, 0.08, 0.05), times(0.12, 0.1, 0.08), times(1.0, 0.9, 1.0)]
-    table = kernels.products_table({LINEAR: rounds})
-    assert f"| {LINEAR} | 120 | 80 | - | 100 | 1.5 (2) | - | 1.2 (1.25) |" in table
-    forward = Program("f", False, 5.0, 2.0, Content({LINEAR: 2}, 4_000_000))
-    backward = Program("b", True, 10.0, 4.0, Content({LINEAR: 1, BACK: 3}, 0))
-    taken = {LINEAR: [times(0.03, 0.01, 1.0)], BACK: [times(0.01, 0.02, 1.0)]}
-    entry = {"name": "mebp", "method": "mebp", "seq_len": 256, "step_seconds": 10.0}
-    table = kernels.unpacking_table([(entry, [forward, backward])], taken)
-    assert "| mebp | 10.0% | -2.5% | 1.0% | 0.1 |" in table
-    assert "| mebp | 10.0% | - | 2.0% | 0.2 |" in kernels.unpacking_table(
-        [(entry, [forward])], taken
-    )
-    table = kernels.programs_table([(entry, [forward])])
-    assert "| mebp | 256 | f | 5 | 400 | 20.0% | 4 | 0.906 | 2.3 |" in table
 
 
 @pytest.mark.parity

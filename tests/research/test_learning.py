@@ -161,20 +161,6 @@ def test_an_arm_that_was_evaluated_too_late_is_refused() -> None:
         across.compared(arm("A", run(1.0, 0, 0.9, 0.5)), late)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"), [("{", "Expecting"), ("{}", "'arms'"), ('{"arms": []}', "no such arm")]
-)
-def test_figures_without_the_arm_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
-) -> None:
-    figures, written = tmp_path / "figures.json", tmp_path / "page.md"
-    figures.write_text(text)
-    before = f"<!-- {across.MARK} -->\n<!-- /{across.MARK} -->\n"
-    written.write_text(before)
-    assert across.main([str(written), str(figures), "A", str(figures), "B"]) != 0
-    assert said in capsys.readouterr().err and written.read_text() == before
-
-
 def test_runs_of_an_earlier_result_are_not_done_again(
     compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

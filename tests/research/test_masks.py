@@ -14,12 +14,8 @@ from research.masks import gradients as mask_gradients
 from research.masks import measure as masks
 from research.masks import page as masks_page
 from research.masks.gradients import MASKS, TEXTS, TIMES, Gradients, Sizes
-from research.masks.training import Plan
-from research.support.cells import Cells
-from research.support.page import marked
 from tests.support.tiny_models import SENTENCES, save_tiny
 from zoexport import models
-from zoexport.core.errors import ConfigError
 from zoexport.core.mask import read_mask
 from zoexport.tools import mask_choice as choose
 from zoexport.tools.mask_choice import coverage
@@ -101,26 +97,6 @@ def test_vectors_come_back_from_their_files(tmp_path: Path) -> None:
         assert torch.equal(matrix, squares[name])
     sums.save(tmp_path / "places", [torch.tensor([3, 1 << 40])])
     assert sums.mapped(tmp_path / "places", torch.int64).tolist() == [3, 1 << 40]
-
-
-def test_a_cell_is_made_once(tmp_path: Path) -> None:
-    cells, made = Cells(tmp_path), []
-
-    def make() -> dict[str, Any]:
-        made.append(1)
-        return {"number": len(made)}
-
-    assert cells.kept("kind", {"a": 1}) is None
-    assert cells.get("kind", {"a": 1}, make) == {"number": 1}
-    assert Cells(tmp_path).get("kind", {"a": 1}, make) == {"number": 1}
-    assert cells.get("kind", {"a": 2}, make) == {"number": 2}
-    assert cells.get("other", {"a": 1}, make) == {"number": 3}
-    for path in tmp_path.glob("kind-*.json"):
-        path.write_text("{", encoding="utf-8")
-    assert cells.get("kind", {"a": 1}, make) == {"number": 4}
-    with pytest.raises(ZeroDivisionError):
-        cells.get("kind", {"a": 3}, lambda: {"number": 1 // 0})
-    assert cells.kept("kind", {"a": 3}) is None
 
 
 @pytest.fixture(scope="module")
@@ -231,15 +207,6 @@ def test_what_is_padded_does_not_count(tiny: tuple[Path, dict[str, Path]]) -> No
     assert together == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_share_of_the_work() -> None:
-    sizes, plan = masks.scaled(Sizes(), Plan(), 0.02)
-    assert (sizes.sequences, sizes.task_sequences, sizes.grasp_sequences) == (2, 3, 1)
-    assert (sizes.tuning_steps, plan.steps, plan.evaluated, plan.sequences) == (4, 8, 100, 2)
-    assert masks.scaled(Sizes(), Plan(), 1) == (Sizes(), Plan())
-    command = masks.command_of("other", 0.02)
-    assert command == 'make report-masks MASKS_ARGS="--model other --share 0.02"'
-
-
 def result(*, trained: bool) -> dict[str, Any]:
     """Made-up figures of two densities."""
     plan = {
@@ -310,59 +277,3 @@ def result(*, trained: bool) -> dict[str, Any]:
             "versions": {"zoexport": "0"},
         },
     }
-
-
-def page_in(folder: Path) -> Path:
-    page = folder / "page.md"
-    page.write_text(
-        "before\n\n<!-- report-masks -->\nold\n<!-- /report-masks -->\nafter\n", encoding="utf-8"
-    )
-    return page
-
-
-def test_page(tmp_path: Path) -> None:
-    page = page_in(tmp_path)
-    marked(page, masks_page.MARK)
-    masks_page.write(page, tmp_path / "bench-masks", result(trained=True))
-    text = page.read_text(encoding="utf-8")
-    assert text.startswith("before\n\n<!-- report-masks -->\n") and text.endswith(
-        "<!-- /report-masks -->\nafter\n"
-    )
-    assert "old" not in text
-    assert "| corpus | 0.001 |" + " 0.12% |" * 8 in text
-    assert "| task | 0.01 |" + " 45.6% |" * 8 in text
-    assert "| task, before | 25.0% | 100.0% |" in text
-    assert "| held-out task | 0.0% ± 1.0% | 0.0% ± 1.0% | 0.1% ± 1.0% | 1.0% ± 1.0% |" in text
-    assert "| corpus | 0.001 | 7e-05 | 9 | 1.5 | 1.7000 | 0.6000 | 52.0% | 71.0% |" in text
-    assert "| random | 0.001 | 7e-05 | 9 | - | 1.7000 | diverged | 52.0% | - |" in text
-    assert "| task (dynamic) | 0.001 | 7e-05 | 9 | 1.5 | 1.7000 | 0.6000 | 52.0% | 69.0% |" in text
-    # Everything of the plan that is not there is named.
-    assert (
-        "not measured yet: density 0.001: smallest, largest, grasp, random (dynamic); density 0.01: "
-        "random, task, smallest, largest, grasp." in text
-    )
-    assert "from 3.2500 to 1.1250" in text and "4 masks" in text
-    folder = tmp_path / "bench-masks"
-    written = json.loads((folder / "masks.json").read_text(encoding="utf-8"))
-    assert written == json.loads(json.dumps(result(trained=True)))
-
-
-def test_page_before_anything_is_trained(tmp_path: Path) -> None:
-    page = page_in(tmp_path)
-    masks_page.write(page, tmp_path / "bench-masks", result(trained=False))
-    text = page.read_text(encoding="utf-8")
-    assert "Not measured yet: run `make report-masks`." in text
-    assert "- `make report-masks`\n" in text
-
-
-def test_a_page_without_marks_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page = tmp_path / "page.md"
-    with pytest.raises(ConfigError, match="No such file"):
-        marked(page, masks_page.MARK)
-    page.write_text("<!-- report-masks -->\n", encoding="utf-8")
-    assert masks.main([str(page)]) == ConfigError.exit_code
-    assert "<!-- /report-masks -->" in capsys.readouterr().err
-    assert masks.main([str(page_in(tmp_path)), "--share", "0"]) == ConfigError.exit_code
-    assert "above 0 and at most 1" in capsys.readouterr().err

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from research.performance import curves, limited, models, page, roofline
+from research.performance import limited, page, roofline
 from research.support.products import contents
+from tests.support.benchmarks import CONDITIONS
 from tests.support.compiled import Compiler
 from zoexport.bench import output, summary
 from zoexport.bench.matrix import AUTOGRAD, Shape, Variant, measured_variant
 from zoexport.bench.runner import Sample
-from zoexport.core.errors import ConfigError
 from zoexport.tools.plan import plan_training
 
 
@@ -33,15 +33,10 @@ def measured() -> dict[str, Any]:
     entries = summary.results(variants, [taken], {})
     for entry in entries:
         entry["bundle_bytes"] = 1000
-    about = dict.fromkeys(("cpu", "system", "python", "workload", "memory"), "any")
-    counts = {"cores": 2, "threads": 2, "rounds": 1, "steps_at_most": 3, "warmup": 1}
-    model = {"name": "smollm2-135m", "parameters": 1000}
-    date = {"date": "2026-01-01T00:00:00", "load_average": [0.1, 0.2]}
-    more = {"model": model, "settings": {}, "versions": {}, "baselines": [], "random_weights": None}
     return {
         "results": entries,
         "ratios": summary.ratios(variants, [taken]),
-        "conditions": {**about, **counts, **date, **more},
+        "conditions": {**CONDITIONS, "load_average": [0.1, 0.2]},
     }
 
 
@@ -69,79 +64,6 @@ def test_a_page_is_renewed_between_its_marks(folder: Path, tmp_path: Path) -> No
     path.write_text("no marks\n")
     assert page.main([str(path), str(folder)]) == 2
     assert path.read_text() == "no marks\n"
-
-
-def test_a_page_has_marks_for_each_measurement(folder: Path, tmp_path: Path) -> None:
-    path = tmp_path / "page.md"
-    marks = "<!-- bench -->\nkept\n<!-- /bench -->\n<!-- other -->\nold\n<!-- /other -->\n"
-    path.write_text(marks)
-    assert page.main([str(path), str(folder), "other"]) == 0
-    text = path.read_text()
-    assert "kept" in text and "old" not in text and "| mezo by layers |" in text
-    assert page.main([str(path), str(folder), "third"]) == 2
-
-
-def test_a_table_of_models(tmp_path: Path) -> None:
-    result = measured()
-    for entry in result["results"]:
-        entry["compiling"] = None
-        if entry["keep_mb"] == 2000:
-            entry["keep_mb"] = models.ALL_LAYERS_MB
-    again, kept, mezo, _ = result["results"]
-    assert (again["method"], again["keep_mb"], mezo["method"]) == ("mebp", 0, "mezo")
-    again["step_seconds"], mezo["step_seconds"] = 1.32, 0.9
-    over = {(ratio["kind"], ratio["of"]): ratio for ratio in result["ratios"]}
-    over["step over autograd", kept["name"]]["ratio"] = 0.864
-    again["compiling"] = {"seconds": 70.0, "processor_seconds": 61.4, "peak_anonymous_mb": 812.3}
-    folder = tmp_path / "models"
-    (folder / "gemma3-1b").mkdir(parents=True)
-    (folder / "gemma3-1b" / output.JSON).write_text(json.dumps(result))
-    path = tmp_path / "page.md"
-    path.write_text("<!-- bench-models -->\nold\n<!-- /bench-models -->\n")
-    assert models.main([str(path), "--results", str(folder), "--models", "gemma3-1b"]) == 0
-    first, second = [line for line in path.read_text().splitlines() if line.startswith("| gemma")]
-    assert first.startswith("| gemma3-1b | 6.52M | 4.88 | 9.48 | 564 | 569 | 1.94 | 0.90 | 1.32 |")
-    assert first.endswith("| 61 | 812 |")
-    assert second.split(" | ")[4] == "0.86" and "1/" in second
-    assert models.main([str(path), "--results", str(folder), "--models", "gpt-5"]) == 2
-
-
-def test_curves_are_tables_of_measured_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each value of an axis becomes a point; rank, a setting, takes a measurement for each value."""
-    known = measured()
-    kinds = {(one["method"], one["keep_mb"]): one for one in known["results"]}
-    asked: list[tuple[dict[str, Any], dict[str, str]]] = []
-
-    def bench(_: list[str], *, changes: Any, settings: Any, **__: Any) -> dict[str, Any]:
-        asked.append((changes, settings))
-        results = [
-            {**kinds[method, 0 if method == "mebp" else None], "layers": layers}
-            for method in changes["methods"]
-            for layers in changes.get("layers", ("all",))
-        ]
-        return {"results": results, "conditions": known["conditions"]}
-
-    monkeypatch.setattr(curves, "bench", bench)
-    path, folder = tmp_path / "page.md", tmp_path / "curves"
-    path.write_text("<!-- bench-curves -->\nold\n<!-- /bench-curves -->\n")
-    command = [str(path), "--results", str(folder), "--curves", "layers,rank"]
-    assert curves.main(command) == 0
-    ranks = [settings["lora.rank"] for _, settings in asked if settings]
-    assert ranks == [str(rank) for rank in curves.CURVES["rank"].values] and len(asked) == 5
-    layers = json.loads((folder / "layers.json").read_text())["lines"]
-    assert {name.partition(",")[0] for name in layers} == {"mebp", "mezo by layers"}
-    assert all(
-        [point["at"] for point in points] == list(curves.CURVES["layers"].values)
-        for points in layers.values()
-    )
-    text = path.read_text()
-    assert "| mebp, keep_mb 0 | last:8 | 1 | 1..1 | 2 |" in text
-    assert "| mezo by layers | 128 | 1 |" in text
-    assert "| method | tokens |" not in text and "old" not in text
-    assert curves.main(command) == 0 and len(asked) == 5  # nothing is measured twice
-    assert curves.main([str(path), "--curves", "width"]) == 2
 
 
 def test_steps_beside_the_peak(compiler: Compiler, tmp_path: Path) -> None:
@@ -246,21 +168,3 @@ def test_steps_inside_a_limit(
     text = path.read_text()
     assert int((group / "cgroup.procs").read_text()) > 1
     assert "| 1 MB; they took 5 |" in text and "the same bytes |" in text and "old" not in text
-
-
-def test_a_system_without_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limited, "_GROUPS", tmp_path / "none")
-    with (
-        pytest.raises(ConfigError, match="a group with a limit of memory"),
-        limited.memory_limit(1),
-    ):
-        pass
-
-
-def test_states_that_differ_are_told(tmp_path: Path) -> None:
-    for name, content in (("a", b"1"), ("b", b"2")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "trajectory.log").write_bytes(content)
-        (tmp_path / name / "lock").write_bytes(content)
-    assert limited.written(tmp_path / "a") == {"trajectory.log": b"1"}
-    assert limited.written(tmp_path / "a") != limited.written(tmp_path / "b")

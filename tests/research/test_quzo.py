@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,26 +11,15 @@ from torch.func import vmap
 
 from research.quzo import block as quzo_block
 from research.quzo import measure as quzo_estimators
-from research.quzo import page as quzo_page
 from research.quzo import training as quzo_training
 from research.quzo.block import Block
 from research.quzo.measure import name_of, squared_norm, summary
 from research.quzo.rounding import Rounding
 from research.quzo.training import Grid
-from research.support.page import marked
-from zoexport.core.errors import ConfigError
 
 SMALL = Block(width=4, heads=2, hidden=6)
 PLAN = quzo_estimators.Plan(block=SMALL, directions=500, groups=20, joined=10)
 GRID = Grid(8, -127, 127, eps=2.0, rates=(2.0,))
-TRAINING = quzo_training.Plan(
-    grids=(GRID, Grid(4, -8, 7, eps=0.25, rates=(0.01, 0.1))),
-    block=SMALL,
-    examples=3,
-    steps=8,
-    every=4,
-    seeds=2,
-)
 
 
 def quiet(phase: str, done: float | None) -> None:
@@ -148,38 +134,6 @@ def test_a_step_moves_whole_numbers_against_the_gradient() -> None:
 def test_a_step_stays_on_the_grid() -> None:
     after = moved(lambda vector: -vector.sum(), torch.full((2, 1, 3, 30), 120.0), 50.0)
     assert after.max() == 127 and after.min() >= -127
-
-
-def made_up() -> dict[str, Any]:
-    """A result of tiny sizes."""
-    plan = dataclasses.replace(PLAN, directions=20, groups=4, joined=2)
-    return quzo_estimators.measure(plan, TRAINING, "make report-quzo", quiet)
-
-
-def test_the_page(tmp_path: Path) -> None:
-    page = tmp_path / "quzo.md"
-    with pytest.raises(ConfigError):
-        marked(page, quzo_page.MARK)
-    page.write_text("before\n<!-- report-quzo -->\nold\n<!-- /report-quzo -->\nafter\n")
-    marked(page, quzo_page.MARK)
-    result = made_up()
-    (one,) = (each for each in result["estimators"] if each["name"] == "Q-RGE1 INT3")
-    one |= {"clamp": -0.005, "paired": [0.16, 0.01], "bias": [-0.0001, 0.0002]}
-    one["errors"][0] |= {"interval": [1.5, 0.25], "theory": 1.4}
-    quzo_page.write(page, tmp_path / "bench-quzo", result)
-    text = page.read_text(encoding="utf-8")
-    assert text.startswith("before\n<!-- report-quzo -->\n") and text.endswith("after\n")
-    assert "old" not in text
-    assert "| +16.00% ± 1.00% | +16.50% ± 1.00% | yes |" in text
-    assert "| Q-RGE1 INT3 | 1.500 ± 0.250 | 1.400 |" in text
-    assert "| 0.00% (0.00%..1.00%) |" in text
-    assert text.count("| labels | INT4 |") == 2 and text.count("| outputs | INT8 |") == 1
-    kept = json.loads((tmp_path / "bench-quzo" / "quzo.json").read_text(encoding="utf-8"))
-    assert quzo_page.markdown(kept) in text
-    losses = torch.tensor(kept["training"][0]["losses"])
-    assert losses.shape == (2, 1, 2, 3)
-    untrained = torch.full((2, 1, 2), kept["training"][0]["untrained"])
-    torch.testing.assert_close(losses[..., 0], untrained, atol=1e-6, rtol=1e-5)
 
 
 def test_gradients_of_the_block_are_what_rge_estimates() -> None:

@@ -27,7 +27,8 @@ Floats = NDArray[np.float32]
 Candidate = tuple[list[int], list[int]]
 
 
-def write_safetensors(path: Path, tensors: Mapping[str, Floats]) -> None:
+def safetensors(tensors: Mapping[str, Floats]) -> bytes:
+    """Return the content of a float32 file of tensors, in the given order."""
     header: dict[str, Any] = {}
     data = b""
     for name, values in tensors.items():
@@ -40,7 +41,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, Floats]) -> None:
         data += content
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return struct.pack("<Q", len(text)) + text + data
 
 
 def read_safetensors(path: Path) -> dict[str, Floats]:
@@ -64,8 +65,39 @@ def initial_values() -> dict[str, Floats]:
     }
 
 
-def _value(name: str, role: str, dtype: str, *shape: Any) -> dict[str, Any]:
+def tensor_spec(name: str, role: str, dtype: str, *shape: Any) -> dict[str, Any]:
+    """Return an input or output of a program as the manifest lists it."""
     return {"name": name, "role": role, "dtype": dtype, "shape": list(shape)}
+
+
+def slot(
+    name: str, role: str, tensor_id: int, dtype: str, shape: Sequence[int], module: str = ""
+) -> dict[str, Any]:
+    """Return a parameter as the manifest lists it."""
+    return {**tensor_spec(name, role, dtype, *shape), "tensor_id": tensor_id, "module": module}
+
+
+def stage_program(
+    family: str, length: int | None, inputs: list[Any], outputs: list[Any]
+) -> dict[str, Any]:
+    """Return a program of a split bundle, for rows of ``length`` tokens or for any rows."""
+    suffix = "" if length is None else f"@{length}"
+    return {
+        "name": family + suffix,
+        "family": family,
+        "length": length,
+        "file": "model.bin",
+        "method": (family + suffix).replace("@", "_"),
+        "inputs": inputs,
+        "outputs": outputs,
+    }
+
+
+def array(tensor: Tensor) -> NDArray[Any]:
+    """Return a copy of what the host gave to an engine; values of 16 bits as float16."""
+    kinds = {"f": "f4", "q": "i8", "l": "i8", "i": "i4", "B": "u1", "b": "i1", "H": "f2"}
+    raw = np.frombuffer(bytes(tensor.data.cast("B")), kinds[tensor.data.format])
+    return raw.reshape(tensor.shape).copy()
 
 
 def spsa(queries: int, copies: str, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -76,14 +108,83 @@ def spsa(queries: int, copies: str, settings: Mapping[str, Any] | None = None) -
 
 
 def run_settings(method: str) -> dict[str, Any]:
-    """Settings of a run with a method, with its defaults."""
+    """Return the default settings of a run with a method; those of prge for methods that only tests have."""
     from zoexport.core.config import as_dict, fields
     from zoexport.methods import methods
 
-    config = methods.get(method if method in methods.names() else "mezo").config
+    config = methods.get(method if method in methods.names() else "prge").config
     runtime = {key for key, (_, info) in fields(config).items() if info.runtime}
     found = {key: value for key, value in as_dict(config()).items() if key in runtime}
     return {key: value for key, value in found.items() if value is not None}
+
+
+def write(
+    folder: Path,
+    files: Mapping[str, bytes],
+    *,
+    method: str,
+    model: str,
+    vocab: int,
+    settings: Mapping[str, Any],
+    **parts: Any,
+) -> Path:
+    """Write the files of a bundle and a manifest that lists them.
+
+    Args:
+        settings: those that differ from the defaults of the method and of these bundles.
+        parts: keys of the manifest, beside or in place of the common ones.
+    """
+    folder.mkdir(parents=True)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    content = {
+        "zoexport_version": "0",
+        "tools": {},
+        "method": method,
+        "target": "test",
+        "engine": "test",
+        "model": {
+            "name": model,
+            "source": "test",
+            "architecture": "Test",
+            "vocab_size": vocab,
+            "parameters": 1,
+            "sha256": "0" * 64,
+        },
+        "settings": {
+            **run_settings(method),
+            "batch": 3,
+            "accumulate": 1,
+            "weights": "fp32",
+            "activations": "fp32",
+            "lr_schedule": "constant",
+            "loss": "full",
+            "seed": 7,
+            **settings,
+        },
+        "rng": rng.SPEC_ID,
+        "packing": "fp32",
+        "rotated_weights": [],
+        "provenance": [],
+        "required_ops": [],
+        "delegates": 0,
+        "delegate_list": {},
+        "fallback_ops": {},
+        "tolerances": {"loss": 1.5e-5},
+        "tokenizer": [],
+        **parts,
+    }
+    manifests.write(folder, content, [folder / name for name in files])
+    return folder
+
+
+def write_split(
+    folder: Path, adapter: bytes, weights: bytes, program: bytes = b"programs", **parts: Any
+) -> Path:
+    """Write a bundle of stages with a file of weights, as :func:`write` does."""
+    names = ("adapter.safetensors", "weights.safetensors", "model.bin")
+    files = dict(zip(names, (adapter, weights, program), strict=True))
+    return write(folder, files, **{"weights": {"file": names[1]}, **parts})
 
 
 def write_bundle(
@@ -101,35 +202,30 @@ def write_bundle(
     changes: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a bundle whose programs the host runs. ``changes`` replace keys of the manifest."""
-    folder.mkdir(parents=True)
     copies = 2 * queries if method == "prge" else 1
     entries = {"name": "labels", "min": min_labels, "max": max_labels}
     slots = [
-        {
-            "name": name,
-            "role": role,
-            "dtype": "float32",
-            "shape": list(initial_values()[name].shape),
-            "tensor_id": tensor_id,
-            "module": "proj",
-        }
+        slot(name, role, tensor_id, "float32", initial_values()[name].shape, "proj")
         for name, role, tensor_id in ((SLOT, "trainable", TENSOR_ID), (FROZEN, "frozen", 6))
     ]
-    states = [_value(slot["name"], "state", "float32", *slot["shape"]) for slot in slots]
+    states = [tensor_spec(each["name"], "state", "float32", *each["shape"]) for each in slots]
     rows_in = [
-        _value("tokens", "tokens", "int64", rows, seq_len),
-        _value("label_positions", "label_positions", "int64", entries),
-        _value("label_tokens", "label_tokens", "int64", entries),
+        tensor_spec("tokens", "tokens", "int64", rows, seq_len),
+        tensor_spec("label_positions", "label_positions", "int64", entries),
+        tensor_spec("label_tokens", "label_tokens", "int64", entries),
     ]
     noise = [
-        _value("seed", "seed", "int64", 1),
-        _value("step", "step", "int64", 1),
-        _value("projected_gradients", "projected_gradients", "float32", queries),
-        _value("learning_rate", "learning_rate", "float32", 1),
-        _value("epsilon", "epsilon", "float32", 1),
+        tensor_spec("seed", "seed", "int64", 1),
+        tensor_spec("step", "step", "int64", 1),
+        tensor_spec("projected_gradients", "projected_gradients", "float32", queries),
+        tensor_spec("learning_rate", "learning_rate", "float32", 1),
+        tensor_spec("epsilon", "epsilon", "float32", 1),
     ]
     if method == "mezo":
-        noise += [_value("query", "query", "int64", 1), _value("sign", "sign", "float32", 1)]
+        noise += [
+            tensor_spec("query", "query", "int64", 1),
+            tensor_spec("sign", "sign", "float32", 1),
+        ]
     programs = [
         {
             "name": "train",
@@ -137,7 +233,7 @@ def write_bundle(
             "method": "train",
             "inputs": [*rows_in, *states, *noise],
             "outputs": [
-                _value("logprobs", "label_logprobs", "float32", copies, entries),
+                tensor_spec("logprobs", "label_logprobs", "float32", copies, entries),
                 states[0],
             ],
         },
@@ -147,62 +243,31 @@ def write_bundle(
             "method": "evaluate",
             "inputs": [*rows_in, *states],
             "outputs": [
-                _value("logprobs", "label_logprobs", "float32", 1, entries),
-                _value("is_argmax", "label_is_argmax", "float32", 1, entries),
+                tensor_spec("logprobs", "label_logprobs", "float32", 1, entries),
+                tensor_spec("is_argmax", "label_is_argmax", "float32", 1, entries),
             ],
         },
     ]
-    write_safetensors(folder / "adapter.safetensors", initial_values())
-    (folder / "model.bin").write_bytes(program)
-    content = {
-        "zoexport_version": "0",
-        "tools": {},
-        "method": method,
-        "target": "test",
+    parts = {
         "engine": engine,
-        "model": {
-            "name": "naïve \u2028 model",  # the bundle id is over UTF-8
-            "source": "test",
-            "architecture": "Test",
-            "vocab_size": VOCAB,
-            "parameters": 1,
-            "sha256": "0" * 64,
-        },
-        "settings": {
-            **run_settings(method),
-            "seq_len": seq_len,
-            "batch": 3,
-            "accumulate": 1,
-            "weights": "fp32",
-            "activations": "fp32",
-            "queries": queries,
-            "eps": 1e-2,
-            "lr": 0.5,
-            "lr_schedule": "constant",
-            "loss": "full",
-            "seed": 7,
-            **(settings or {}),
-        },
-        "rng": rng.SPEC_ID,
-        "packing": "fp32",
-        "rotated_weights": [],
-        "provenance": [],
         "programs": programs,
         "state": slots,
         "rows": rows,
         "max_labels": max_labels,
         "copies": copies,
         "step": spsa(queries, "one" if method == "mezo" else "call", settings),
-        "required_ops": [],
-        "delegates": 0,
-        "delegate_list": {},
-        "fallback_ops": {},
-        "tolerances": {"loss": 1.5e-5},
-        "tokenizer": [],
         **(changes or {}),
     }
-    manifests.write(folder, content, [folder / "adapter.safetensors", folder / "model.bin"])
-    return folder
+    own = {"seq_len": seq_len, "queries": queries, "eps": 1e-2, "lr": 0.5, **(settings or {})}
+    return write(
+        folder,
+        {"adapter.safetensors": safetensors(initial_values()), "model.bin": program},
+        method=method,
+        model="naïve \u2028 model",  # the bundle id is over UTF-8
+        vocab=VOCAB,
+        settings=own,
+        **parts,
+    )
 
 
 def zo_update(master: Floats, gradients: Floats, lr: float, seed: int, step: int) -> Floats:
@@ -229,12 +294,7 @@ class LinearModel:
     def __call__(
         self, program: str, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]
     ) -> None:
-        given = {
-            name: np.array(
-                tensor.data, dtype=np.int64 if tensor.data.format == "q" else np.float32
-            ).reshape(tensor.shape)
-            for name, tensor in inputs.items()
-        }
+        given = {name: array(tensor) for name, tensor in inputs.items()}
         self.calls.append((program, given))
         master = given[SLOT]
         if program == "train":

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from tests.support import bundles
+from tests.support.bundles import stage_program, tensor_spec
 from tests.support.grid_integers import (
     EPS,
     HIDDEN,
@@ -29,8 +30,6 @@ from tests.support.grid_integers import (
     roundings,
     table,
 )
-from zoexport.core import manifest as manifests
-from zoexport.core import rng
 from zoexport.session import Tensor
 
 VOCAB, QUERIES, LR = 13, 2, 2.0
@@ -108,7 +107,7 @@ class GridModel:
     def __call__(
         self, program: str, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]
     ) -> None:
-        given = {name: _array(tensor) for name, tensor in inputs.items()}
+        given = {name: bundles.array(tensor) for name, tensor in inputs.items()}
         self.calls.append((program, given))
         family = program.split("@")[0]
         if family == "embed.forward":
@@ -133,12 +132,6 @@ class GridModel:
         return layer(given["x"].astype(np.float64), found)
 
 
-def _array(tensor: Tensor) -> NDArray[Any]:
-    kinds = {"f": "f4", "q": "i8", "i": "i4", "B": "u1", "b": "i1"}
-    raw = np.frombuffer(bytes(tensor.data.cast("B")), kinds[tensor.data.format])
-    return raw.reshape(tensor.shape)
-
-
 def losses(
     state: Mapping[str, NDArray[Any]], step: int, examples: list[tuple[list[Any], int]]
 ) -> list[float]:
@@ -160,56 +153,40 @@ def losses(
 # ---- the bundle ------------------------------------------------------------------------------------------------------
 
 
-def _value(name: str, role: str, dtype: str, *shape: int) -> dict[str, Any]:
-    return {"name": name, "role": role, "dtype": dtype, "shape": list(shape)}
-
-
 def _state(local: str, name: str) -> dict[str, Any]:
-    return _value(local, "state", SLOTS[name][2], *SLOTS[name][3])
-
-
-def _program(family: str, length: int | None, inputs: list[Any], outputs: list[Any]) -> Any:
-    suffix = "" if length is None else f"@{length}"
-    return {
-        "name": family + suffix,
-        "family": family,
-        "length": length,
-        "file": "model.bin",
-        "method": (family + suffix).replace("@", "_"),
-        "inputs": inputs,
-        "outputs": outputs,
-    }
+    return tensor_spec(local, "state", SLOTS[name][2], *SLOTS[name][3])
 
 
 def programs(rows: int) -> list[dict[str, Any]]:
     """For ``rows`` rows, those of all copies."""
     found = []
     for length in LENGTHS:
-        x, y = (_value(n, "activation", "float32", rows, length, HIDDEN) for n in "xy")
-        tokens = _value("tokens", "tokens", "int64", rows, length)
-        embed = _value("weight", "weight", "float32", VOCAB, HIDDEN)
-        found.append(_program("embed.forward", length, [tokens, embed], [y]))
+        x, y = (tensor_spec(n, "activation", "float32", rows, length, HIDDEN) for n in "xy")
+        tokens = tensor_spec("tokens", "tokens", "int64", rows, length)
+        embed = tensor_spec("weight", "weight", "float32", VOCAB, HIDDEN)
+        found.append(stage_program("embed.forward", length, [tokens, embed], [y]))
         for family, name in (("int4", "codes.0"), ("int8", "codes.2")):
             inputs = [
                 x,
                 _state("codes", name),
-                _value("scales", "weight", "float32", HIDDEN),
-                _value("id", "weight", "int64", 1),
+                tensor_spec("scales", "weight", "float32", HIDDEN),
+                tensor_spec("id", "weight", "int64", 1),
                 _state("table", TABLE),
-                _value("epsilon", "epsilon", "float32", 1),
-                _value("seed", "seed", "int64", 1),
-                _value("step", "step", "int64", 1),
+                tensor_spec("epsilon", "epsilon", "float32", 1),
+                tensor_spec("seed", "seed", "int64", 1),
+                tensor_spec("step", "step", "int64", 1),
             ]
-            found.append(_program(f"{family}.forward", length, inputs, [y]))
+            found.append(stage_program(f"{family}.forward", length, inputs, [y]))
     inputs = [
-        _value("x", "activation", "float32", LABEL_ROWS, HIDDEN),
-        _value("labels", "label_tokens", "int64", LABEL_ROWS),
+        tensor_spec("x", "activation", "float32", LABEL_ROWS, HIDDEN),
+        tensor_spec("labels", "label_tokens", "int64", LABEL_ROWS),
         _state("bias", BIAS),
     ]
     outputs = [
-        _value(name, f"label_{name}", "float32", LABEL_ROWS) for name in ("logprobs", "is_argmax")
+        tensor_spec(name, f"label_{name}", "float32", LABEL_ROWS)
+        for name in ("logprobs", "is_argmax")
     ]
-    found.append(_program("head.forward", None, inputs, outputs))
+    found.append(stage_program("head.forward", None, inputs, outputs))
     return found
 
 
@@ -231,73 +208,33 @@ def write_bundle(
     folder: Path, *, estimator: str = "q-rge2", settings: Mapping[str, Any] | None = None
 ) -> Path:
     """Write a bundle of two rows a copy."""
-    folder.mkdir(parents=True)
-    save_file(initial_values(), folder / "adapter.safetensors")
-    save_file(weights(), folder / "weights.safetensors")
-    (folder / "model.bin").write_bytes(b"programs")
     copies = 2 * QUERIES
-    content = {
-        "zoexport_version": "0",
-        "tools": {},
-        "method": "quzo",
-        "target": "test",
-        "engine": "test",
-        "model": {
-            "name": "grid",
-            "source": "test",
-            "architecture": "Test",
-            "vocab_size": VOCAB,
-            "parameters": 1,
-            "sha256": "0" * 64,
-        },
-        "settings": {
-            **bundles.run_settings("quzo"),
-            "seq_len": LENGTHS[-1],
-            "batch": 3,
-            "accumulate": 1,
-            "weights": "int4",
-            "activations": "fp32",
-            "queries": QUERIES,
-            "optimizer": "sgd",
-            "eps": EPS,
-            "lr": LR,
-            "lr_schedule": "constant",
-            "loss": "full",
-            "seed": SEED,
-            **(settings or {}),
-        },
-        "grid": {"table": TABLE, "eps": EPS, "estimator": estimator},
-        "rng": rng.SPEC_ID,
-        "packing": "int4",
-        "rotated_weights": [],
-        "provenance": [],
-        "programs": programs(2 * copies),
-        "stages": stages(),
-        "step": bundles.spsa(QUERIES, "call", settings),
-        "lengths": list(LENGTHS),
-        "label_rows": LABEL_ROWS,
-        "weights": {"file": "weights.safetensors"},
-        "state": [
-            {
-                "name": name,
-                "role": role,
-                "dtype": dtype,
-                "shape": list(shape),
-                "tensor_id": tensor_id,
-                "module": "",
-            }
-            for name, (role, tensor_id, dtype, shape) in SLOTS.items()
-        ],
-        "rows": 2 * copies,
-        "max_labels": 8,
-        "copies": copies,
-        "required_ops": [],
-        "delegates": 0,
-        "delegate_list": {},
-        "fallback_ops": {},
-        "tolerances": {"loss": 1.5e-5},
-        "tokenizer": [],
+    own = {
+        "seq_len": LENGTHS[-1],
+        "weights": "int4",
+        "queries": QUERIES,
+        "optimizer": "sgd",
+        "eps": EPS,
+        "lr": LR,
+        "seed": SEED,
     }
-    files = [folder / name for name in ("adapter.safetensors", "weights.safetensors", "model.bin")]
-    manifests.write(folder, content, files)
-    return folder
+    return bundles.write_split(
+        folder,
+        save(initial_values()),
+        save(weights()),
+        method="quzo",
+        model="grid",
+        vocab=VOCAB,
+        settings={**own, **(settings or {})},
+        grid={"table": TABLE, "eps": EPS, "estimator": estimator},
+        packing="int4",
+        programs=programs(2 * copies),
+        stages=stages(),
+        step=bundles.spsa(QUERIES, "call", settings),
+        lengths=list(LENGTHS),
+        label_rows=LABEL_ROWS,
+        state=[bundles.slot(name, *SLOTS[name]) for name in SLOTS],
+        rows=2 * copies,
+        max_labels=8,
+        copies=copies,
+    )

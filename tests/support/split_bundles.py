@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from tests.support import bundles
+from tests.support.bundles import tensor_spec
 from zoexport.core import manifest as manifests
-from zoexport.core import rng
 from zoexport.session import Tensor
 
 VOCAB, HIDDEN, RANK = 13, 8, 2
@@ -176,9 +176,8 @@ def _activations(stage: str, given: Values) -> list[torch.Tensor]:
 
 
 def _torch(tensor: Tensor) -> torch.Tensor:
-    raw = np.frombuffer(tensor.data.cast("B"), np.uint8).copy()
-    kind = {"f": torch.float32, "q": torch.int64, "B": torch.uint8, "H": torch.bfloat16}
-    return torch.from_numpy(raw).view(kind[tensor.data.format]).reshape(tensor.shape)
+    found = torch.from_numpy(bundles.array(tensor))
+    return found.view(torch.bfloat16) if tensor.data.format == "H" else found
 
 
 def _fill(tensor: Tensor, values: torch.Tensor) -> None:
@@ -209,10 +208,6 @@ def logprobs(
     return score(local, found[0].reshape(-1, HIDDEN)[positions], labels)[0]
 
 
-def _value(name: str, role: str, dtype: str, shape: tuple[int, ...]) -> dict[str, Any]:
-    return {"name": name, "role": role, "dtype": dtype, "shape": list(shape)}
-
-
 def _programs(
     stage: str,
     rows: int,
@@ -235,47 +230,53 @@ def _programs(
     for local, name in bind(stage).items():
         if name in tensors:
             shape = tuple(tensors[name].shape)
-            bound.append(_value(local, "weight", dtypes[tensors[name].dtype], shape))
+            bound.append(tensor_spec(local, "weight", dtypes[tensors[name].dtype], *shape))
         elif name in trained:
             role, shape = trained[name]
-            bound.append(_value(local, "state", "float32", shape))
+            bound.append(tensor_spec(local, "state", "float32", *shape))
             if role == "trainable":
-                gradients.append(_value(local, "state_gradient", "float32", shape))
+                gradients.append(tensor_spec(local, "state_gradient", "float32", *shape))
     found = []
     for length in (None,) if kind == "head" else lengths:
         hidden = (label_rows, HIDDEN) if length is None else (rows, length, HIDDEN)
         taken = {"embed": 0, "head": 1}.get(kind, 2)
         given = {"head": 0, "join": 1}.get(kind, 2)
-        inputs = [_value(f"x{i}", "activation", "float32", hidden) for i in range(taken)]
-        outputs = [_value(f"y{i}", "activation", "float32", hidden) for i in range(given)]
+        inputs = [tensor_spec(f"x{i}", "activation", "float32", *hidden) for i in range(taken)]
+        outputs = [tensor_spec(f"y{i}", "activation", "float32", *hidden) for i in range(given)]
         if kind == "embed":
             assert length is not None
-            inputs.append(_value("tokens", "tokens", "int64", (rows, length)))
+            inputs.append(tensor_spec("tokens", "tokens", "int64", rows, length))
         if kind == "head":
-            inputs.append(_value("labels", "label_tokens", "int64", (label_rows,)))
+            inputs.append(tensor_spec("labels", "label_tokens", "int64", label_rows))
             outputs = [
-                _value("logprobs", "label_logprobs", "float32", (label_rows,)),
-                _value("is_argmax", "label_is_argmax", "float32", (label_rows,)),
+                tensor_spec("logprobs", "label_logprobs", "float32", label_rows),
+                tensor_spec("is_argmax", "label_is_argmax", "float32", label_rows),
             ]
         inputs += bound
         if backward:
             if kind == "head":
-                inputs = [*inputs, _value("weights", "label_weights", "float32", (label_rows,))]
+                inputs = [*inputs, tensor_spec("weights", "label_weights", "float32", label_rows)]
             else:
                 inputs = [
                     *inputs,
-                    *(_value(f"dy{i}", "output_gradient", "float32", hidden) for i in range(given)),
+                    *(
+                        tensor_spec(f"dy{i}", "output_gradient", "float32", *hidden)
+                        for i in range(given)
+                    ),
                 ]
                 outputs = []
             outputs = [
                 *outputs,
-                *(_value(f"dx{i}", "input_gradient", "float32", hidden) for i in range(taken)),
+                *(
+                    tensor_spec(f"dx{i}", "input_gradient", "float32", *hidden)
+                    for i in range(taken)
+                ),
                 *gradients,
             ]
         if direction in ("saving", "from_saved"):
             assert length is not None
             saved = [
-                _value(f"s{i}", "saved", "float32", (rows, length, size))
+                tensor_spec(f"s{i}", "saved", "float32", rows, length, size)
                 for i, size in enumerate(SAVED[kind][0])
             ]
             inputs, outputs = (
@@ -283,18 +284,7 @@ def _programs(
                 if direction == "saving"
                 else ([*inputs, *saved], outputs)
             )
-        family = f"{kind}.{direction}"
-        found.append(
-            {
-                "name": family if length is None else f"{family}@{length}",
-                "family": family,
-                "length": length,
-                "file": "model.bin",
-                "method": family if length is None else f"{family}_{length}",
-                "inputs": inputs,
-                "outputs": outputs,
-            }
-        )
+        found.append(bundles.stage_program(f"{kind}.{direction}", length, inputs, outputs))
     return found
 
 
@@ -319,7 +309,6 @@ def write_bundle(
         embedding, head: whether these stages have a trainable slot.
         saving: whether stages of the kinds ``SAVED`` have programs that save results.
     """
-    folder.mkdir(parents=True)
     trained = slots(embedding, head)
     first_order = method == "mebp"
     programs = []
@@ -342,11 +331,6 @@ def write_bundle(
                 "bind": bound,
             }
         )
-    bundles.write_safetensors(
-        folder / "adapter.safetensors", initial_values(embedding=embedding, head=head)
-    )
-    save_file(weights(), folder / "weights.safetensors")
-    (folder / "model.bin").write_bytes(program)
     own = (
         {
             "optimizer": "adamw",
@@ -359,68 +343,33 @@ def write_bundle(
         if first_order
         else {"queries": 2, "eps": 1e-2, "lr": 0.1}
     )
-    content = {
-        "zoexport_version": "0",
-        "tools": {},
-        "method": method,
-        "target": "test",
+    parts = {
         "engine": engine,
-        "model": {
-            "name": "split",
-            "source": "test",
-            "architecture": "Test",
-            "vocab_size": VOCAB,
-            "parameters": 1,
-            "sha256": "0" * 64,
-        },
-        "settings": {
-            **bundles.run_settings(method),
-            "seq_len": lengths[-1],
-            "batch": rows,
-            "accumulate": 1,
-            "weights": "fp32",
-            "activations": "fp32",
-            "lr_schedule": "constant",
-            "loss": "full",
-            "seed": 7,
-            **own,
-            **(settings or {}),
-        },
-        "rng": rng.SPEC_ID,
-        "packing": "fp32",
-        "rotated_weights": [],
-        "provenance": [],
         "programs": programs,
         "stages": stages,
         **({} if first_order else {"step": bundles.spsa(2, COPIES.get(method, "one"), settings)}),
         "lengths": list(lengths),
         "label_rows": label_rows,
-        "weights": {"file": "weights.safetensors"},
         "state": [
-            {
-                "name": name,
-                "role": role,
-                "dtype": "float32",
-                "shape": list(shape),
-                "tensor_id": 3 * number + 2,
-                "module": name.partition(".")[2],
-            }
+            bundles.slot(name, role, 3 * number + 2, "float32", shape, name.partition(".")[2])
             for number, (name, (role, shape)) in enumerate(trained.items())
         ],
         "rows": rows,
         "max_labels": rows * lengths[-1],
         "copies": 1,
-        "required_ops": [],
-        "delegates": 0,
-        "delegate_list": {},
-        "fallback_ops": {},
-        "tolerances": {"loss": 1.5e-5},
-        "tokenizer": [],
         **(changes or {}),
     }
-    files = [folder / name for name in ("adapter.safetensors", "weights.safetensors", "model.bin")]
-    manifests.write(folder, content, files)
-    return folder
+    return bundles.write_split(
+        folder,
+        bundles.safetensors(initial_values(embedding=embedding, head=head)),
+        save(weights()),
+        program,
+        method=method,
+        model="split",
+        vocab=VOCAB,
+        settings={"seq_len": lengths[-1], "batch": rows, **own, **(settings or {})},
+        **parts,
+    )
 
 
 def programs_of(bundle: Path) -> list[dict[str, Any]]:

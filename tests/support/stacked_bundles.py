@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from tests.support import bundles
-from zoexport.core import manifest as manifests
+from tests.support.bundles import stage_program, tensor_spec
 from zoexport.core import rng
 from zoexport.session import Tensor
 
@@ -163,7 +163,7 @@ class StackedModel:
     def __call__(
         self, program: str, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]
     ) -> None:
-        given = {name: _torch(tensor) for name, tensor in inputs.items()}
+        given = {name: torch.from_numpy(bundles.array(tensor)) for name, tensor in inputs.items()}
         self.calls.append((program, given))
         for tensor, value in zip(
             outputs.values(), run_program(program.split("@")[0], given), strict=True
@@ -171,82 +171,61 @@ class StackedModel:
             tensor.data.cast("B")[:] = value.contiguous().numpy().tobytes()
 
 
-def _torch(tensor: Tensor) -> torch.Tensor:
-    kinds = {"f": np.float32, "q": np.int64, "i": np.int32, "H": np.float16}
-    raw = np.frombuffer(bytes(tensor.data.cast("B")), kinds[tensor.data.format])
-    return torch.tensor(raw).reshape(tensor.shape)
-
-
 # ---- the bundle ------------------------------------------------------------------------------------------------------
-
-
-def _value(name: str, role: str, dtype: str, *shape: int) -> dict[str, Any]:
-    return {"name": name, "role": role, "dtype": dtype, "shape": list(shape)}
 
 
 def _state(local: str, name: str) -> dict[str, Any]:
     _, _, dtype, shape = SLOTS[name]
-    return _value(local, "state", dtype, *shape)
+    return tensor_spec(local, "state", dtype, *shape)
 
 
 def _noise(role: str, given: bool) -> list[dict[str, Any]]:
     if not given:
-        return [_value("seed", "seed", "int64", 1), _value("step", "step", "int64", 1)]
-    return [_value(f"{role}.{name}", role, "float32", QUERIES, *SLOTS[name][3]) for name in TRAINED]
-
-
-def _program(family: str, length: int | None, inputs: list[Any], outputs: list[Any]) -> Any:
-    suffix = "" if length is None else f"@{length}"
-    return {
-        "name": family + suffix,
-        "family": family,
-        "length": length,
-        "file": "model.bin",
-        "method": (family + suffix).replace("@", "_"),
-        "inputs": inputs,
-        "outputs": outputs,
-    }
+        return [tensor_spec("seed", "seed", "int64", 1), tensor_spec("step", "step", "int64", 1)]
+    return [
+        tensor_spec(f"{role}.{name}", role, "float32", QUERIES, *SLOTS[name][3]) for name in TRAINED
+    ]
 
 
 def programs(rows: int, noise_given: bool, update_program: bool) -> list[dict[str, Any]]:
     found = []
     for length in LENGTHS:
         hidden = (rows, length, HIDDEN)
-        tokens = _value("tokens", "tokens", "int64", rows, length)
-        embed = _value("weight", "weight", "float32", VOCAB, HIDDEN)
-        y = _value("y", "activation", "float32", *hidden)
-        found.append(_program("embed.forward", length, [tokens, embed], [y]))
+        tokens = tensor_spec("tokens", "tokens", "int64", rows, length)
+        embed = tensor_spec("weight", "weight", "float32", VOCAB, HIDDEN)
+        y = tensor_spec("y", "activation", "float32", *hidden)
+        found.append(stage_program("embed.forward", length, [tokens, embed], [y]))
         inputs = [
-            _value("x", "activation", "float32", *hidden),
-            _value("weight", "weight", "float32", HIDDEN, HIDDEN),
-            _value("places", "weight", "int32", ENTRIES),
-            _value("entries", "weight", "int32", ENTRIES),
+            tensor_spec("x", "activation", "float32", *hidden),
+            tensor_spec("weight", "weight", "float32", HIDDEN, HIDDEN),
+            tensor_spec("places", "weight", "int32", ENTRIES),
+            tensor_spec("entries", "weight", "int32", ENTRIES),
             _state("values", VALUES),
             _state("shift", SHIFT),
-            _value("epsilon", "epsilon", "float32", 1),
+            tensor_spec("epsilon", "epsilon", "float32", 1),
             *_noise("noise", noise_given),
         ]
-        found.append(_program("layer.forward", length, inputs, [y]))
+        found.append(stage_program("layer.forward", length, inputs, [y]))
     inputs = [
-        _value("x", "activation", "float32", LABEL_ROWS, HIDDEN),
-        _value("labels", "label_tokens", "int64", LABEL_ROWS),
-        _value("weight", "weight", "float32", HIDDEN, VOCAB),
+        tensor_spec("x", "activation", "float32", LABEL_ROWS, HIDDEN),
+        tensor_spec("labels", "label_tokens", "int64", LABEL_ROWS),
+        tensor_spec("weight", "weight", "float32", HIDDEN, VOCAB),
         _state("bias", BIAS),
     ]
     outputs = [
-        _value("logprobs", "label_logprobs", "float32", LABEL_ROWS),
-        _value("is_argmax", "label_is_argmax", "float32", LABEL_ROWS),
+        tensor_spec("logprobs", "label_logprobs", "float32", LABEL_ROWS),
+        tensor_spec("is_argmax", "label_is_argmax", "float32", LABEL_ROWS),
     ]
-    found.append(_program("head.forward", None, inputs, outputs))
+    found.append(stage_program("head.forward", None, inputs, outputs))
     if update_program:
         states = [_state(name, name) for name in TRAINED]
         inputs = [
             *states,
-            _value("gradients", "projected_gradients", "float32", QUERIES),
-            _value("rate", "learning_rate", "float32", 1),
+            tensor_spec("gradients", "projected_gradients", "float32", QUERIES),
+            tensor_spec("rate", "learning_rate", "float32", 1),
             *_noise("previous_noise", noise_given),
         ]
-        program = _program("update", None, inputs, states)
+        program = stage_program("update", None, inputs, states)
         found.append({k: v for k, v in program.items() if k not in ("family", "length")})
     return found
 
@@ -263,14 +242,7 @@ def write_bundle(
     settings: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a bundle of ``rows`` rows a copy, whose programs get their noise or make it."""
-    folder.mkdir(parents=True)
     copies = 2 * QUERIES
-    save_file(
-        {name: torch.tensor(v) for name, v in initial_values().items()},
-        folder / "adapter.safetensors",
-    )
-    save_file(weights(), folder / "weights.safetensors")
-    (folder / "model.bin").write_bytes(program)
     stages = []
     for stage in STAGES:
         kind = "layer" if stage in ("0", "1") else stage
@@ -282,66 +254,24 @@ def write_bundle(
             bind["bias"] = BIAS
         forward = f"{kind}.forward"
         stages.append({"name": stage, "forward": forward, "backward": None, "bind": bind})
-    content = {
-        "zoexport_version": "0",
-        "tools": {},
-        "method": "stacked",
-        "target": "test",
-        "engine": engine,
-        "model": {
-            "name": "stacked",
-            "source": "test",
-            "architecture": "Test",
-            "vocab_size": VOCAB,
-            "parameters": 1,
-            "sha256": "0" * 64,
-        },
-        "settings": {
-            **bundles.run_settings("prge"),
-            "seq_len": LENGTHS[-1],
-            "batch": 3,
-            "accumulate": 1,
-            "weights": "fp32",
-            "activations": "fp32",
-            "queries": QUERIES,
-            "eps": 2e-2,
-            "lr": 2e-2,
-            "lr_schedule": "constant",
-            "loss": "full",
-            "seed": SEED,
-            **(settings or {}),
-        },
-        "rng": rng.SPEC_ID,
-        "packing": "fp32",
-        "rotated_weights": [],
-        "provenance": [],
-        "programs": programs(copies * rows, noise_given, update_program),
-        "stages": stages,
-        "step": bundles.spsa(QUERIES, "call", settings),
-        "lengths": list(LENGTHS),
-        "label_rows": LABEL_ROWS,
-        "weights": {"file": "weights.safetensors"},
-        "state": [
-            {
-                "name": name,
-                "role": role,
-                "dtype": dtype,
-                "shape": list(shape),
-                "tensor_id": tensor_id,
-                "module": "",
-            }
-            for name, (role, tensor_id, dtype, shape) in SLOTS.items()
-        ],
-        "rows": copies * rows,
-        "max_labels": max_labels,
-        "copies": copies,
-        "required_ops": [],
-        "delegates": 0,
-        "delegate_list": {},
-        "fallback_ops": {},
-        "tolerances": {"loss": 1.5e-5},
-        "tokenizer": [],
-    }
-    files = [folder / name for name in ("adapter.safetensors", "weights.safetensors", "model.bin")]
-    manifests.write(folder, content, files)
-    return folder
+    own = {"seq_len": LENGTHS[-1], "queries": QUERIES, "eps": 2e-2, "lr": 2e-2, "seed": SEED}
+    return bundles.write_split(
+        folder,
+        save({name: torch.tensor(v) for name, v in initial_values().items()}),
+        save(weights()),
+        program,
+        method="stacked",
+        model="stacked",
+        vocab=VOCAB,
+        settings={**own, **(settings or {})},
+        engine=engine,
+        programs=programs(copies * rows, noise_given, update_program),
+        stages=stages,
+        step=bundles.spsa(QUERIES, "call", settings),
+        lengths=list(LENGTHS),
+        label_rows=LABEL_ROWS,
+        state=[bundles.slot(name, *SLOTS[name]) for name in SLOTS],
+        rows=copies * rows,
+        max_labels=max_labels,
+        copies=copies,
+    )

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
-import stat
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,39 +52,6 @@ def test_readers_agree(kind: str, tmp_path: Path) -> None:
     assert taken > 0
 
 
-TARGET = """#!{python}
-import signal, sys, time
-asked = []
-signal.signal(signal.SIGUSR1, lambda *_: asked.append(1))
-kept = next(one.partition("=")[2] for one in sys.argv if one.startswith("-artifact_prefix="))
-while not asked:
-    sum(range(10000))
-time.sleep(0.3)
-open(kept + "crash-1", "w").close()
-print("#9 NEW cov: 12 ft: 3", "stat::number_of_executed_units: 345", "stat::peak_rss_mb: 67", sep="\\n")
-sys.exit(77)
-"""
-
-
-def test_figures_are_of_cpu_time_and_add_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "fuzz_one"
-    program.write_text(TARGET.format(python=sys.executable))
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(fuzzing, "CORPUS", tmp_path / "kept")
-    monkeypatch.setattr(fuzzing, "subject", lambda name: f"what {name} reads")
-    (named,) = fuzzing.targets(tmp_path, python=False)
-    figures = fuzzing.Figures(tmp_path / "figures.json")
-    for runs in (1, 2):
-        fuzzing.run_all([fuzzing.Target(*named, left=0.4)], tmp_path, 2, figures)
-        (name, known), *others = json.loads(figures.path.read_text()).items()
-        assert (name, others) == ("one", [])
-        assert (known["edges"], known["executions"], known["peak_mb"]) == (12, 345 * runs, 67)
-        assert 0.4 * runs <= known["cpu_seconds"] < 3 * runs and known["finds"] == ["crash-1"]
-    assert "| `one` | what one reads | 12 | 690 |" in fuzzing.table(figures)
-
-
 def test_the_page_has_the_figures_of_all_targets() -> None:
     page = (ROOT / "docs" / "trust.md").read_text("utf-8")
     figures = fuzzing.Figures(fuzzing.FIGURES)
@@ -97,9 +60,3 @@ def test_the_page_has_the_figures_of_all_targets() -> None:
     assert set(figures.read()) == targets
     for name, known in figures.read().items():
         assert all((CORPUS / name / find).is_file() for find in known["finds"])
-
-
-def test_a_target_that_is_not_there_is_named(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.fuzz.run", "--build", str(tmp_path), "two"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and "no such target: two" in done.stderr

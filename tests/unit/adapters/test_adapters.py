@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.support.adapter_slots import ALPHA, RANK, slots_of
 from tests.support.tiny_models import fixed, fixed_tokens, tiny
 from zoexport.adapters import (
     FORMATS,
@@ -30,18 +31,7 @@ from zoexport.methods.prge import PrgeConfig
 from zoexport.models import adapter_targets
 from zoexport.models.conv1d import linear_from_conv1d
 
-RANK, ALPHA = 4, 6.0
 PEFT = FORMATS["peft"]
-
-
-def _slots(model: Any, modules: list[str]) -> dict[str, torch.Tensor]:
-    slots = {}
-    for module in modules:
-        layer = model.get_submodule(module)
-        a, b = f"lora_A.{module}", f"lora_B.{module}"
-        slots[a] = fixed(a, (layer.in_features, RANK)) / math.sqrt(layer.in_features)
-        slots[b] = fixed(b, (RANK, layer.out_features)) / 2
-    return slots
 
 
 def _settings(model: Any, modules: list[str], **changes: Any) -> AdapterSettings:
@@ -97,7 +87,7 @@ def test_peft_computes_the_same(name: str, targets: str, layers: str, tmp_path: 
     model = tiny(name)
     fan_in_fan_out = bool(linear_from_conv1d(model))
     modules = adapter_targets(model, targets, layers)
-    slots = _slots(model, modules)
+    slots = slots_of(model, modules)
     settings = _settings(model, modules, fan_in_fan_out=fan_in_fan_out)
     PEFT.write(slots, settings, tmp_path / "adapter")
     # PEFT gets the original model, with GPT-2's Conv1D where it has them.
@@ -122,7 +112,7 @@ def test_what_peft_saves_can_be_read(name: str, targets: str, layers: str, tmp_p
     model = tiny(name)
     fan_in_fan_out = bool(linear_from_conv1d(model))
     modules = adapter_targets(model, targets, layers)
-    slots = _slots(model, modules)
+    slots = slots_of(model, modules)
     settings = _settings(model, modules, fan_in_fan_out=fan_in_fan_out)
     PEFT.write(slots, settings, tmp_path / "ours")
     PeftModel.from_pretrained(tiny(name), str(tmp_path / "ours")).save_pretrained(
@@ -227,7 +217,7 @@ def test_ranks_and_scales_by_module(name: str, tmp_path: Path) -> None:
 def adapter(tmp_path: Path) -> tuple[Path, dict[str, tuple[int, ...]], AdapterSettings]:
     model = tiny("llama")
     modules = adapter_targets(model, "attention")
-    slots = _slots(model, modules)
+    slots = slots_of(model, modules)
     settings = _settings(model, modules)
     PEFT.write(slots, settings, tmp_path / "adapter")
     return tmp_path / "adapter", {k: tuple(v.shape) for k, v in slots.items()}, settings
@@ -236,7 +226,7 @@ def adapter(tmp_path: Path) -> tuple[Path, dict[str, tuple[int, ...]], AdapterSe
 def test_the_same_slots_give_the_same_bytes(adapter: Any, tmp_path: Path) -> None:
     folder, _, settings = adapter
     model = tiny("llama")
-    slots = _slots(model, adapter_targets(model, "attention"))
+    slots = slots_of(model, adapter_targets(model, "attention"))
     arrays = {name: slots[name].numpy() for name in reversed(list(slots))}
     PEFT.write(arrays, settings, tmp_path / "again")
     for name in ("adapter_config.json", "adapter_model.safetensors"):
@@ -285,7 +275,9 @@ def test_bundle_config(tmp_path: Path) -> None:
 
     slots = [
         Slot(name, "trainable", "float32", tuple(value.shape), 0, name.partition(".")[2])
-        for name, value in _slots(Loaded.model, adapter_targets(Loaded.model, "attention")).items()
+        for name, value in slots_of(
+            Loaded.model, adapter_targets(Loaded.model, "attention")
+        ).items()
     ]
     write_peft_config(tmp_path, slots, PrgeConfig(lora_rank=4, lora_alpha=0.5), Loaded)
     assert read_settings(tmp_path) == AdapterSettings(4, 0.5, "org/base", ("q_proj", "v_proj"))

@@ -18,6 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.adapter_slots import ALPHA, RANK, slots_of
 from tests.support.llama_cpp_models import _ordered, interleaved, ungrouped
 from tests.support.tiny_models import fixed, tiny
 from zoexport.adapters import AdapterSettings, adapter_format
@@ -36,7 +37,6 @@ from zoexport.core.sizes import attention_heads
 from zoexport.models import adapter_targets
 from zoexport.models.conv1d import linear_from_conv1d
 
-RANK, ALPHA = 4, 6.0
 GGUF = GgufFormat()
 LLAMA = ARCHITECTURES["LlamaForCausalLM"]
 NEOX = ARCHITECTURES["GPTNeoXForCausalLM"]
@@ -45,12 +45,8 @@ Case = tuple[dict[str, np.ndarray], AdapterSettings]
 
 def _case(model: Any, targets: str = "all-linear", rank: int = RANK) -> Case:
     """Slots for a model's layers, and settings; GPT-2's layers must be linear ones."""
-    slots = {}
-    for module in adapter_targets(model, targets):
-        layer = model.get_submodule(module)
-        a, b = f"lora_A.{module}", f"lora_B.{module}"
-        slots[a] = (fixed(a, (layer.in_features, rank)) / math.sqrt(layer.in_features)).numpy()
-        slots[b] = (fixed(b, (rank, layer.out_features)) / 2).numpy()
+    found = slots_of(model, adapter_targets(model, targets), rank)
+    slots = {name: value.numpy() for name, value in found.items()}
     heads = attention_heads(model.config)
     settings = AdapterSettings(
         rank,

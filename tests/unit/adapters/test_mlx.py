@@ -20,6 +20,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.tuner.lora import LoRALinear
 from safetensors.torch import load_file, save_file
 
+from tests.support.adapter_slots import ALPHA, RANK, slots_of
 from tests.support.mlx_models import mlx_logits, mlx_model
 from tests.support.tiny_models import fixed, fixed_tokens, save_tiny, tiny
 from zoexport.adapters import FORMATS, AdapterSettings, adapter_format
@@ -28,21 +29,10 @@ from zoexport.methods.reference.adapted import AdaptedModel, low_rank
 from zoexport.models import adapter_targets
 from zoexport.models.conv1d import linear_from_conv1d
 
-RANK, ALPHA = 4, 6.0
 MLX = FORMATS["mlx"]
 # What it is for PEFT does not matter here: these files list no paths.
 SETTINGS = AdapterSettings(RANK, ALPHA, "org/base", ())
 FILES = ["adapter_config.json", "adapters.safetensors"]
-
-
-def _slots(model: Any, modules: list[str]) -> dict[str, torch.Tensor]:
-    slots = {}
-    for module in modules:
-        layer = model.get_submodule(module)
-        a, b = f"lora_A.{module}", f"lora_B.{module}"
-        slots[a] = fixed(a, (layer.in_features, RANK)) / math.sqrt(layer.in_features)
-        slots[b] = fixed(b, (RANK, layer.out_features)) / 2
-    return slots
 
 
 def _shapes(slots: dict[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
@@ -78,7 +68,7 @@ def _adapted(model: Any) -> set[str]:
 def test_mlx_lm_computes_the_same(name: str, targets: str, layers: str, tmp_path: Path) -> None:
     model = tiny(name)
     modules = adapter_targets(model, targets, layers)
-    slots = _slots(model, modules)
+    slots = slots_of(model, modules)
     MLX.write(slots, SETTINGS, tmp_path / "adapter")
     loaded = mlx_model(save_tiny(name, tmp_path / "model", tokenizer=False), tmp_path / "adapter")
     assert _adapted(loaded) == set(modules)
@@ -136,7 +126,7 @@ def test_ranks_and_scales_by_module(tmp_path: Path) -> None:
 
 
 def test_scales_that_no_power_of_two_tells_apart(tmp_path: Path) -> None:
-    slots = _slots(tiny("llama"), adapter_targets(tiny("llama"), "attention"))
+    slots = slots_of(tiny("llama"), adapter_targets(tiny("llama"), "attention"))
     other = dataclasses.replace(SETTINGS, alpha_pattern={"v_proj": 2.5 * ALPHA})
     with pytest.raises(ConfigError, match=r"the scale 1\.5 of .*q_proj and 3\.75 of .*v_proj"):
         MLX.write(slots, other, tmp_path / "adapter")
@@ -147,7 +137,7 @@ def test_blocks_may_differ(tmp_path: Path) -> None:
     """The layers that keys name beside those with weights have a lora_b of zero."""
     model = tiny("llama")
     modules = ["model.layers.0.self_attn.q_proj", "model.layers.1.mlp.up_proj"]
-    slots = _slots(model, modules)
+    slots = slots_of(model, modules)
     MLX.write(slots, SETTINGS, tmp_path / "adapter")
     config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert config["num_layers"] == 2
@@ -163,7 +153,7 @@ def test_blocks_may_differ(tmp_path: Path) -> None:
 def test_mlx_lm_refuses_blocks_that_are_not_the_last(tmp_path: Path) -> None:
     """Slots do not state how many blocks the model has; a wrong guess must not load."""
     model = tiny("llama")
-    MLX.write(_slots(model, ["model.layers.0.self_attn.q_proj"]), SETTINGS, tmp_path / "adapter")
+    MLX.write(slots_of(model, ["model.layers.0.self_attn.q_proj"]), SETTINGS, tmp_path / "adapter")
     folder = save_tiny("llama", tmp_path / "model", tokenizer=False)
     with pytest.raises(ValueError, match="not an adapter parameter"):
         mlx_model(folder, tmp_path / "adapter")
@@ -175,7 +165,7 @@ def test_what_mlx_lm_trains_can_be_read(tmp_path: Path) -> None:
 
     model = tiny("qwen2")
     modules = adapter_targets(model, "all-linear", "last:1")
-    shapes = _shapes(_slots(model, modules))
+    shapes = _shapes(slots_of(model, modules))
     theirs = mlx_model(save_tiny("qwen2", tmp_path / "model", tokenizer=False))
     theirs.freeze()
     parameters = {"rank": RANK, "scale": ALPHA / RANK, "dropout": 0.1}
@@ -197,7 +187,7 @@ def test_what_mlx_lm_trains_can_be_read(tmp_path: Path) -> None:
 @pytest.fixture
 def adapter(tmp_path: Path) -> tuple[Path, dict[str, torch.Tensor]]:
     model = tiny("llama")
-    slots = _slots(model, adapter_targets(model, "attention"))
+    slots = slots_of(model, adapter_targets(model, "attention"))
     MLX.write(slots, SETTINGS, tmp_path / "adapter")
     return tmp_path / "adapter", slots
 
@@ -261,7 +251,7 @@ def test_layers_without_a_name_in_mlx_lm(name: str, layer: str, tmp_path: Path) 
     model = tiny(name)
     linear_from_conv1d(model)
     modules = [layer] if layer == "lm_head" else adapter_targets(model, "attention")
-    slots = _slots(model, modules)
+    slots = slots_of(model, modules)
     with pytest.raises(ConfigError, match=rf"found the adapted layer {layer}; expected .*model.l"):
         MLX.write(slots, SETTINGS, tmp_path / "adapter")
     assert not list(tmp_path.iterdir())

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.benchmarks import CONDITIONS
 from tests.support.bundles import write_bundle
 from zoexport.bench import eager_process, matrix, output, summary
 from zoexport.bench.matrix import EAGER, Axes, Shape, Variant
@@ -249,26 +250,10 @@ def test_the_spread_over_queries_and_the_share_of_fewer_layers() -> None:
 def result(tmp_path: Path) -> dict[str, Any]:
     bundle = write_bundle(tmp_path / "bundle")
     rounds = rounds_of({PRGE: 0.1, BASELINE: 0.5}, {PRGE: 0.2, BASELINE: 0.8})
-    machine = {
-        "cpu": "a CPU",
-        "cores": 2,
-        "system": "Linux",
-        "python": "3",
-        "versions": {"torch": "2"},
-    }
-    about = {"model": {"name": "m", "parameters": 1000}, "settings": {}, "threads": 2, "rounds": 2}
-    counts = {
-        "steps_at_most": 5,
-        "warmup": 1,
-        "date": "2026-01-01T00:00:00",
-        "load_average": [0.1, None],
-        "random_weights": None,
-    }
-    texts = {"baselines": ["eager"], "memory": "anonymous"}
     return {
         "results": summary.results([PRGE, BASELINE], rounds, {PRGE: bundle}),
         "ratios": summary.ratios([PRGE, BASELINE], rounds),
-        "conditions": {**machine, **about, **counts, "workload": "rows", **texts},
+        "conditions": {**CONDITIONS},
     }
 
 

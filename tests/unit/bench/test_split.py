@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.benchmarks import CONDITIONS
 from tests.support.bundles import write_bundle
 from zoexport.bench import matrix, output, summary
 from zoexport.bench.matrix import AUTOGRAD, EAGER, Axes, Shape, Variant
@@ -122,21 +123,7 @@ def result(tmp_path: Path) -> dict[str, Any]:
         "results": entries,
         "ratios": summary.ratios([MEBP, MEZO, BASELINE], rounds),
         "conditions": {
-            "model": {"name": "m", "parameters": 1000},
-            "settings": {},
-            "cpu": "a CPU",
-            "cores": 2,
-            "threads": 2,
-            "system": "Linux",
-            "python": "3",
-            "versions": {"torch": "2"},
-            "rounds": 1,
-            "steps_at_most": 5,
-            "warmup": 1,
-            "date": "2026-01-01T00:00:00",
-            "load_average": [0.1, None],
-            "random_weights": None,
-            "workload": "rows",
+            **CONDITIONS,
             "baselines": ["autograd: so"],
             "memory": "memory: so",
         },

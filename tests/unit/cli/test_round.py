@@ -186,7 +186,7 @@ def test_bad_input_to_training_leaves_no_state(bundle: Path, data: Path, tmp_pat
     empty = tmp_path / "empty.jsonl"
     empty.touch()
     assert "no examples" in verb(*train, empty, code=1)["error"]["found"]
-    assert "compiled" in verb(*train, data, "--set", "batch=8", code=2)["error"]["found"]
+    assert "compiled" in verb(*train, data, "--set", "seq_len=64", code=2)["error"]["found"]
     assert "lr" in verb(*train, data, "--set", "lr=0", code=2)["error"]["where"]
     text = tmp_path / "text.jsonl"
     text.write_text('{"text": "no choices here"}\n')

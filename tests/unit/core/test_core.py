@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 
 from zoexport.core import errors, files
 from zoexport.core.errors import ConfigError, ZoExportError, first_line, nearest
-from zoexport.core.registry import Registry
 
 # ---- errors -----------------------------------------------------------------------------------------------------
 
@@ -52,43 +50,6 @@ def test_first_line_of_an_error_without_a_message_is_its_type() -> None:
 
 
 # ---- registry ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A package with two sub-packages that register an entry each, and a module that is none."""
-    package = tmp_path / "plugins_of_a_test"
-    package.mkdir()
-    (package / "__init__.py").write_text(
-        "from zoexport.core.registry import Registry\n"
-        "entries = Registry('method', __name__, 'entry')\n"
-    )
-    (package / "loose.py").write_text("raise RuntimeError('a loose module is not an entry')\n")
-    for name in ("one", "two"):
-        (package / name).mkdir()
-        (package / name / "__init__.py").touch()
-        (package / name / "entry.py").write_text(
-            f"from plugins_of_a_test import entries\nentries.register({name!r}, {name.upper()!r})\n"
-        )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for module in [name for name in sys.modules if name.startswith("plugins_of_a_test")]:
-        monkeypatch.delitem(sys.modules, module)
-    return package.name
-
-
-def test_a_registry_finds_the_entries_of_its_package(plugins: str) -> None:
-    import importlib
-
-    entries: Registry[str] = importlib.import_module(plugins).entries
-    assert entries.names() == ["one", "two"]
-    assert entries.get("two") == "TWO"
-    with pytest.raises(
-        ConfigError, match=r"method 'tow': .*one, two.*Did you mean 'two'"
-    ) as caught:
-        entries.get("tow")
-    assert caught.value.exit_code == 2
-    with pytest.raises(ValueError, match="'one' is registered twice"):
-        entries.register("one", "again")
 
 
 # ---- files ------------------------------------------------------------------------------------------------------

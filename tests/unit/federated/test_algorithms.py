@@ -25,16 +25,6 @@ from zoexport.federated.terms import ALGORITHMS
 from zoexport.session import Dataset, Session, no_programs
 
 
-@pytest.fixture(scope="module")
-def mezo(compiler: Compiler) -> Path:
-    return compiler.bundle("llama", "mezo", queries=2)
-
-
-@pytest.fixture(scope="module")
-def mebp(compiler: Compiler) -> Path:
-    return compiler.bundle("llama", "mebp")
-
-
 def trained(bundle: Path, model: models.Model, seed: int, client: int, **run: Any) -> models.Model:
     """A client's model after three steps, by a session that the federation has no part in."""
     with Session.open(bundle) as session:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.compiled import Compiler
 from tests.support.federations import Network, examples, federation, terms_of
 from zoexport.core.errors import ConfigError, DivergedError, StateError
 from zoexport.federated import models
@@ -20,16 +19,6 @@ from zoexport.federated.protocol import Reply, Trajectory
 
 pytest.importorskip("opacus")
 PRIVACY = Privacy(clip=2.0, noise=8.0, epsilon=3.0, delta=1e-5)
-
-
-@pytest.fixture(scope="module")
-def mezo(compiler: Compiler) -> Path:
-    return compiler.bundle("llama", "mezo", queries=2)
-
-
-@pytest.fixture(scope="module")
-def mebp(compiler: Compiler) -> Path:
-    return compiler.bundle("llama", "mebp")
 
 
 def exact_delta(epsilon: float, multiplier: float) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tests.support import bundles, split_bundles
+from tests.support.bundles import stage_program, tensor_spec
 from tests.support.sessions import make_dataset
 from zoexport.core import manifest as manifests
 from zoexport.session import Session, Tensor, memory_usage
@@ -18,24 +19,21 @@ LAYERS, HIDDEN, RANK, ROWS, LENGTH, LABEL_ROWS = 4, 512, 512, 2, 256, 32
 MEGABYTE = 1e6
 
 
-def _value(name: str, role: str, dtype: str, *shape: int) -> dict[str, Any]:
-    return {"name": name, "role": role, "dtype": dtype, "shape": list(shape)}
-
-
 def _programs() -> list[dict[str, Any]]:
     activation = (ROWS, LENGTH, HIDDEN)
     state = [
-        _value("A", "state", "float32", HIDDEN, RANK),
-        _value("B", "state", "float32", RANK, HIDDEN),
+        tensor_spec("A", "state", "float32", HIDDEN, RANK),
+        tensor_spec("B", "state", "float32", RANK, HIDDEN),
     ]
-    given, taken = (_value(n, "activation", "float32", *activation) for n in "yx")
-    row = _value("x", "activation", "float32", LABEL_ROWS, HIDDEN)
-    labels = _value("labels", "label_tokens", "int64", LABEL_ROWS)
+    given, taken = (tensor_spec(n, "activation", "float32", *activation) for n in "yx")
+    row = tensor_spec("x", "activation", "float32", LABEL_ROWS, HIDDEN)
+    labels = tensor_spec("labels", "label_tokens", "int64", LABEL_ROWS)
     scores = [
-        _value(name, f"label_{name}", "float32", LABEL_ROWS) for name in ("logprobs", "is_argmax")
+        tensor_spec(name, f"label_{name}", "float32", LABEL_ROWS)
+        for name in ("logprobs", "is_argmax")
     ]
     table: list[tuple[str, list[Any], list[Any]]] = [
-        ("embed.forward", [_value("tokens", "tokens", "int64", ROWS, LENGTH)], [given]),
+        ("embed.forward", [tensor_spec("tokens", "tokens", "int64", ROWS, LENGTH)], [given]),
         ("layer.forward", [taken, *state], [given]),
         (
             "layer.backward",
@@ -48,20 +46,12 @@ def _programs() -> list[dict[str, Any]]:
         ("head.forward", [row, labels], scores),
         (
             "head.backward",
-            [row, labels, _value("weights", "label_weights", "float32", LABEL_ROWS)],
+            [row, labels, tensor_spec("weights", "label_weights", "float32", LABEL_ROWS)],
             [*scores, {**row, "name": "dx", "role": "input_gradient"}],
         ),
     ]
     return [
-        {
-            "name": family,
-            "family": family,
-            "length": None if family.startswith("head") else LENGTH,
-            "file": "model.bin",
-            "method": family,
-            "inputs": inputs,
-            "outputs": outputs,
-        }
+        stage_program(family, None if family.startswith("head") else LENGTH, inputs, outputs)
         for family, inputs, outputs in table
     ]
 
@@ -75,10 +65,8 @@ def write_bundle(folder: Path) -> Path:
         for layer in range(LAYERS)
         for side, shape in (("A", (HIDDEN, RANK)), ("B", (RANK, HIDDEN)))
     }
-    bundles.write_safetensors(
-        folder / "adapter.safetensors",
-        {name: np.zeros(shape, np.float32) for name, shape in shapes.items()},
-    )
+    tensors = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    (folder / "adapter.safetensors").write_bytes(bundles.safetensors(tensors))
     layers = [
         {
             "name": f"layer.{layer}",
@@ -100,14 +88,7 @@ def write_bundle(folder: Path) -> Path:
         "rows": ROWS,
         "max_labels": ROWS * LENGTH,
         "state": [
-            {
-                "name": name,
-                "role": "trainable",
-                "dtype": "float32",
-                "shape": list(shape),
-                "tensor_id": number,
-                "module": name,
-            }
+            bundles.slot(name, "trainable", number, "float32", shape, name)
             for number, (name, shape) in enumerate(shapes.items())
         ],
     }

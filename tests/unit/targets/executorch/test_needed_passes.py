@@ -13,14 +13,9 @@ from torch import Tensor, nn
 from torch.export import default_decompositions
 from torch.export.graph_signature import (
     ExportGraphSignature,
-    InputKind,
-    InputSpec,
-    TensorArgument,
 )
 
-from zoexport.targets.executorch import needed_passes
 from zoexport.targets.executorch.needed_passes import (
-    _Recorded,
     delegates_as_recorded,
     has_decompositions,
     needed_passes_only,
@@ -191,81 +186,3 @@ def test_delegates_give_what_they_record(dynamic: bool, monkeypatch: pytest.Monk
     with delegates_as_recorded():
         assert _delegated(dynamic) == expected
     assert len(made) - before < before / 4
-
-
-def test_a_delegate_of_other_shapes_is_run() -> None:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    program = torch.export.export(_Function(lambda x: (x * 2, x.sum())), (torch.ones(3, 4),))
-    recorded = _Recorded(program, program.module)
-    with FakeTensorMode() as mode:
-        same = recorded(mode.from_tensor(torch.ones(3, 4)))
-    assert [tuple(one.shape) for one in same] == [(3, 4), ()]
-    assert torch.equal(recorded(torch.ones(3, 4))[0], torch.full((3, 4), 2.0))
-
-
-def test_a_signatures_inputs_are_those_of_now() -> None:
-    made = [
-        InputSpec(InputKind.BUFFER, TensorArgument(f"b_{number}"), f"weight_{number}", True)
-        for number in range(3)
-    ]
-    signature = ExportGraphSignature(made[:2], [])
-    with needed_passes_only([]):
-        assert signature.inputs_to_buffers == {"b_0": "weight_0", "b_1": "weight_1"}
-        signature.input_specs[1] = made[2]
-        assert signature.inputs_to_buffers == {"b_0": "weight_0", "b_2": "weight_2"}
-        signature.input_specs[0].arg.name = "b_3"
-        assert signature.inputs_to_buffers == {"b_3": "weight_0", "b_2": "weight_2"}
-    assert signature.inputs_to_parameters == {}
-
-
-def test_inputs_are_looked_at_for_each_program_and_not_for_each_node(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Four times the inputs are looked at four times as often, and not 16 times."""
-    from executorch.exir import to_edge
-
-    class Sum(nn.Module):
-        def __init__(self, count: int) -> None:
-            super().__init__()
-            self.parts = nn.ParameterList([torch.ones(3) for _ in range(count)])
-
-        def forward(self, x: Tensor) -> Tensor:
-            for part in self.parts:
-                x = x * part
-            return x
-
-    looked = 0
-
-    def name_of(spec: Any) -> Any:
-        nonlocal looked
-        looked += 1
-        return spec.arg.name
-
-    def looks(count: int) -> int:
-        nonlocal looked
-        program = torch.export.export(Sum(count), (torch.ones(3),))
-        looked = 0
-        with needed_passes_only([program]):
-            to_edge(program).to_executorch()
-        return looked
-
-    monkeypatch.setattr(needed_passes, "_INPUT", name_of)
-    assert looks(64) < 6 * looks(16)
-
-
-def test_orders_of_dimensions_are_executorchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    from executorch.exir import tensor
-
-    asked: list[Any] = []
-    original = tensor.dim_order_from_stride
-    monkeypatch.setattr(tensor, "dim_order_from_stride", lambda s: asked.append(s) or original(s))
-    strides = [(6, 2, 1), (1, 3), (4, 1, 1), ()]
-    with needed_passes_only([]):
-        for _ in range(2):
-            assert [tensor.dim_order_from_stride(s) for s in strides] == [
-                original(s) for s in strides
-            ]
-        with pytest.raises(RuntimeError, match="0 in strides"):
-            tensor.dim_order_from_stride((0, 1))
-    assert asked == [*strides, (0, 1)]
