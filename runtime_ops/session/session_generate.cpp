@@ -19,8 +19,7 @@ Status Session::check_generates() const {
   const std::string where = "bundle " + files_.path();
   const std::string expected = "programs that generate";
   if (!manifest_.generate) {
-    return Failure{ZO_BUNDLE_ERROR, where, "none", expected,
-                   "Compile it again."};
+    return Failure{ZO_BUNDLE_ERROR, where, "none", expected, "Compile it again."};
   }
   if (!manifest_.generate->problem.empty()) {
     return Failure{ZO_BUNDLE_ERROR, where, "none: " + manifest_.generate->problem, expected, "See docs/generate.md."};

@@ -157,7 +157,7 @@ struct Manifest {
   std::vector<StageSpec> stages;
   std::optional<FallbackSpec> fallback;
   std::optional<GenerateSpec> generate;
-  uint32_t label_rows = 0;               // label entries in one call of a head that takes activations
+  uint32_t label_rows = 0;  // label entries in one call of a head that takes activations
 
   // Has the programs of `fallback` in place of its own.
   void fall_back();
