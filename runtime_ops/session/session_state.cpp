@@ -97,7 +97,7 @@ Status Session::begin_run(uint64_t total_steps, const Dataset* dataset) {
     ZO_TRY(state_->write_run(now));
     recorded_ = std::move(now);
   }
-  run_ = run;
+  run_ = std::move(run);
   return {};
 }
 

@@ -138,20 +138,6 @@ def test_the_manifest_names_the_layers(bundle: Path) -> None:
     assert found["layers"]["model.layers.0.mlp.up_proj"] == {"weight": "blk.0.ffn_up.weight"}
 
 
-def test_a_bundle_from_before_the_names(bundle: Path, tmp_path: Path) -> None:
-    """The session says that it takes another compile; Python derives them."""
-    old = changed(bundle, tmp_path / "old", lambda model: model.pop("llama_cpp"))
-    with Session.open(old, engine=no_programs) as session:
-        with pytest.raises(BundleError, match=r"none of llama\.cpp's names.*Compile it again"):
-            session.export_adapter(tmp_path / "a.gguf", "gguf")
-        session.export_adapter(tmp_path / "peft")
-    assert not (tmp_path / "a.gguf").exists()
-    for folder in (old, bundle):
-        file = tmp_path / f"{folder.name}.gguf"
-        export_adapter(folder, state=None, kind="gguf", output=file, force=False)
-    assert (tmp_path / "old.gguf").read_bytes() == (tmp_path / f"{bundle.name}.gguf").read_bytes()
-
-
 def test_a_model_that_llama_cpp_does_not_run(compiler: Compiler, tmp_path: Path) -> None:
     bundle = compiler.bundle("opt", "prge", weights="fp32")
     with Session.open(bundle, engine=no_programs) as session:
