@@ -303,6 +303,7 @@ void test_manifest() {
       {R"("shape":[2,3],"tensor_id")", R"("shape":[3,2],"tensor_id")", "manifest, program evaluate"},
       {R"("shape":[2,3],"tensor_id")", R"("shape":[2000000000000,3],"tensor_id")", "manifest, state[0].shape[0]"},
       {R"("lr":0.005)", R"("lr":"fast")", "manifest, settings.lr"},
+      {R"("eps":0.01,)", "", "manifest, settings.eps"},
       {R"("lr":0.005)", R"("lr":0)", "manifest, settings.lr"},
       {R"("file":"model.pte")", R"("file":"../model.pte")", "manifest, programs[0].file"},
       {R"("file":"model.pte")", R"("file":"other.pte")", "manifest, program evaluate"},

@@ -98,6 +98,9 @@ void read_step(const JsonNode& root, Manifest& manifest) {
 
 void check_step(const Manifest& manifest, JsonProblems& problems) {
   const StepPlan& plan = manifest.step;
+  if (manifest.queries() > 0 && !manifest.settings.has("eps")) {
+    problems.add("settings.eps", "nothing", "a number above 0, by which differences are divided");
+  }
   const uint32_t together = plan.copies == Copies::kCall ? plan.evaluations() : 1;
   if (manifest.copies != together) {
     problems.add("copies", std::to_string(manifest.copies), std::to_string(together) + ", as step says");
