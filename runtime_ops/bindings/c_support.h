@@ -81,15 +81,17 @@ inline Status give_text(const std::string& text, char** target) {
   return {};
 }
 
-// Gives a JSON result.
-inline Status give(const nlohmann::json& result, char** target) {
-  return give_text(result.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), target);
+// JSON as hosts get it.
+inline std::string encoded(const nlohmann::json& value) {
+  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
+
+// Gives a JSON result.
+inline Status give(const nlohmann::json& result, char** target) { return give_text(encoded(result), target); }
 
 // Gives a JSON result to a callback; whether it asked to stop.
 inline bool stops(zo_on_json callback, void* user, const nlohmann::json& value) {
-  return callback != nullptr &&
-         callback(user, value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str()) != 0;
+  return callback != nullptr && callback(user, encoded(value).c_str()) != 0;
 }
 
 // A path that a message can name.

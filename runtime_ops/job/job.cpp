@@ -30,12 +30,6 @@ Failure busy(const char* call) {
 
 Result<json> described(const std::string& state) { return json_of(zo_state_describe, state.c_str()); }
 
-// Settings that a session takes once its state is attached; the seed goes with the attaching.
-json without_seed(json settings) {
-  settings.erase("seed");
-  return settings;
-}
-
 }  // namespace
 
 const Failure Job::kNone{ZO_OK, {}, {}, {}, {}};
@@ -274,7 +268,7 @@ Status Job::attach(const Opened& opened) {
   }
   ZO_TRY(make_folder(join(folder_, "states")));
   ZO_TRY(call(zo_session_attach, session, state().c_str(), options.dump().c_str()));
-  ZO_TRY(call(zo_session_configure, session, without_seed(record_->settings).dump().c_str()));
+  ZO_TRY(call(zo_session_configure, session, record_->settings.dump().c_str()));
   ZO_ASSIGN(info, json_of(zo_session_info, session));
   const uint64_t steps = info["steps"];
   LossHistory history;

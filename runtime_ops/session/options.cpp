@@ -272,14 +272,9 @@ std::string Options::text(const char* key) const {
   return found.is_string() ? found.get<std::string>() : "";
 }
 
-Status RunSettings::read(const json& manifest_settings) {
-  json own = json::object();
-  for (const auto& [key, value] : manifest_settings.items()) {
-    if (const json* const known = property(key); known != nullptr && known->contains(kPhase)) {
-      own[key] = value;
-    }
-  }
-  return set(own);
+Status RunSettings::read(const std::string& key, const json& value) {
+  const json* const known = property(key);
+  return known != nullptr && known->contains(kPhase) ? set(json::object({{key, value}})) : Status();
 }
 
 Status RunSettings::change(const json& settings) {

@@ -59,8 +59,8 @@ class RunSettings : public Options {
  public:
   RunSettings() : Options("settings") {}
 
-  // Takes the settings of a manifest that need not be compiled in. The failure names the key.
-  Status read(const nlohmann::json& manifest_settings);
+  // Takes a setting of a manifest, unless it is one that is compiled in.
+  Status read(const std::string& key, const nlohmann::json& value);
   // Takes what a host or a state changes; refuses a setting that is compiled into the bundle.
   Status change(const nlohmann::json& settings);
   // The settings that a run keeps when it resumes: those of the phase run, without the seed, which a state stores itself, and

@@ -390,12 +390,12 @@ def _plain(value: Any) -> Any:
 
 
 def open_options(
+    keys: tuple[PublicKey, ...] | None,
     *,
     threads: int = 0,
     verify: bool = True,
     engine_name: str | None = None,
     cache: str | Path | None = None,
-    trust: Iterable[str | os.PathLike[str]] | None = None,
 ) -> dict[str, Any]:
     """Return options "open"; see :meth:`zoexport.session.Session.open`."""
     return {
@@ -403,7 +403,7 @@ def open_options(
         "verify": verify,
         "engine": engine_name,
         "packed_weights": None if cache is None else os.fspath(cache),
-        "trusted_keys": key_lines(keys_of(trust)),
+        "trusted_keys": key_lines(keys),
     }
 
 

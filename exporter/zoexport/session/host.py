@@ -10,6 +10,7 @@ from __future__ import annotations
 import array
 import ctypes
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -70,7 +71,6 @@ class Session(abi.Handle):
     def __init__(self, handle: int, engine: EngineCallback | None) -> None:
         super().__init__(handle, what="session", free="zo_session_close")
         self._engine = engine
-        self._known_queries: int | None = None
 
     @classmethod
     def open(
@@ -101,11 +101,12 @@ class Session(abi.Handle):
             ZoExportError: it needs libraries that are not there.
         """
         callback = EngineCallback(engine) if engine is not None else None
+        keys = abi.keys_of(trust)
         given = abi.open_options(
-            threads=threads, verify=verify, engine_name=engine_name, cache=cache, trust=trust
+            keys, threads=threads, verify=verify, engine_name=engine_name, cache=cache
         )
         if engine is None:
-            with trusts.required(abi.keys_of(trust)):
+            with trusts.required(keys):
                 bring_backends(bundle)
         opened = abi.handle(
             "zo_session_open",
@@ -161,7 +162,7 @@ class Session(abi.Handle):
 
     def slot(self, name: str) -> SlotInfo:
         """The state tensor of this name."""
-        found = next((one for one in self.slots() if one.name == name), None)
+        found = self._slots.get(name)
         if found is None:
             raise ConfigError(
                 f"slot {name}",
@@ -170,6 +171,11 @@ class Session(abi.Handle):
                 fix="Correct the name.",
             )
         return found
+
+    @functools.cached_property
+    def _slots(self) -> dict[str, SlotInfo]:
+        """The state tensors by name: calls on one of them need not list all."""
+        return {one.name: one for one in self.slots()}
 
     @property
     def costs(self) -> dict[str, list[dict[str, Any]]]:
@@ -526,11 +532,9 @@ class Session(abi.Handle):
         values.frombytes(bytes(values.itemsize * math.prod(slot.shape)))
         return values
 
-    @property
+    @functools.cached_property
     def _queries(self) -> int:
-        if self._known_queries is None:
-            self._known_queries = self.info.queries
-        return self._known_queries
+        return self.info.queries
 
     def _invoke(self, function: str, *arguments: Any, result: bool = False) -> Any:
         """Call a verb that may run programs: an exception of a Python engine is raised as itself."""

@@ -171,7 +171,7 @@ class Job(abi.Handle):
             StateError: the folder cannot be made.
         """
         self._engine = EngineCallback(engine) if engine is not None else None
-        given = abi.open_options(threads=threads, cache=cache, trust=trust)
+        given = abi.open_options(abi.keys_of(trust), threads=threads, cache=cache)
         table = ctypes.byref(self._engine.table) if self._engine is not None else None
         opened = abi.handle("zo_job_open", abi.path_bytes(folder), abi.options(given), table)
         super().__init__(opened, what="job", free="zo_job_close")

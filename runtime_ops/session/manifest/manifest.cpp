@@ -61,15 +61,10 @@ SlotSpec read_slot(const JsonNode& node) {
 
 RunSettings read_settings(const JsonNode& node, JsonProblems& problems) {
   RunSettings settings;
-  if (!node.is_object()) {
-    node.problem("an object");
-    return settings;
-  }
-  if (const Status read = settings.read(node.value()); !read.ok()) {
-    const std::string& where = read.failure().where;  // setting 'KEY'
-    const size_t begin = where.find('\'') + 1;
-    problems.add("settings." + where.substr(begin, where.rfind('\'') - begin), read.failure().found,
-                 read.failure().expected);
+  for (const auto& [key, entry] : node.entries()) {
+    if (const Status read = settings.read(key, entry.value()); !read.ok()) {
+      problems.add(entry.path(), read.failure().found, read.failure().expected);
+    }
   }
   if (!settings.has("lr")) {
     node.member("lr").problem("a number above 0");
