@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from zoexport.api import Bundle, compile
     from zoexport.core.errors import ZoExportError
     from zoexport.data.sources import DataSource
-    from zoexport.results import Evaluated, Exported, Generated, Imported, Parity, Trained
+    from zoexport.run.results import Evaluated, Exported, Generated, Imported, Parity, Trained
     from zoexport.session import Sampling, Session
 
 __version__ = "0.1.0"
@@ -42,7 +42,8 @@ _PLACES = {
     "ZoExportError": "zoexport.core.errors",
     **dict.fromkeys(("Sampling", "Session"), "zoexport.session"),
     **dict.fromkeys(
-        ("Evaluated", "Exported", "Generated", "Imported", "Parity", "Trained"), "zoexport.results"
+        ("Evaluated", "Exported", "Generated", "Imported", "Parity", "Trained"),
+        "zoexport.run.results",
     ),
 }
 

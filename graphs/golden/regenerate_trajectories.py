@@ -24,7 +24,7 @@ from zoexport.data.examples import Candidate, Example
 from zoexport.ir.ops import zo_update
 from zoexport.methods.prge import PrgeConfig
 from zoexport.methods.reference.prge import PrgeReference
-from zoexport.tools.parity import load_reference
+from zoexport.compiler.parity import load_reference
 
 OUTPUT = Path(__file__).parent / "trajectories.json"
 

@@ -20,9 +20,9 @@ from tests.support.tiny_models import fixed_tokens
 from zoexport import models
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError, StateError
+from zoexport.run.transfer import export_adapter, import_adapter
 from zoexport.session import Dataset, Session
 from zoexport.trained.sparse import places_of
-from zoexport.transfer import export_adapter, import_adapter
 
 pytestmark = pytest.mark.parity
 ARCHITECTURES = ("llama_tied", "qwen2", "gemma3", "opt", "phi3", "gpt2", "olmo2", "cohere2")

@@ -22,9 +22,9 @@ from tests.support.hosts import BUILD, ROOT, check_states, content, environment_
 from tests.support.text_checks import ends_of
 from tests.support.trajectories import GOLDEN
 from zoexport.core import manifest
+from zoexport.core.fetch import cache_dir
 from zoexport.core.native import library_path
 from zoexport.data import tokenize_file, write_examples
-from zoexport.fetch import cache_dir
 
 pytestmark = pytest.mark.slow
 FOLDER = BUILD / "swift"

@@ -9,8 +9,8 @@ import torch
 
 from tests.support.qnn import needs_qnn
 from tests.support.tiny_models import save_tiny, tiny
-from zoexport.build import compile_bundle, plan, training_graph
 from zoexport.calibration import calibration_tokens
+from zoexport.compiler.build import compile_bundle, plan, training_graph
 from zoexport.core.errors import ConfigError
 from zoexport.core.types import Dim, Program, TrainingGraph
 from zoexport.data import tokenize_file

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.qnn import needs_qnn
-from zoexport.build import plan
+from zoexport.compiler.build import plan
 from zoexport.core.errors import ConfigError
 from zoexport.core.types import Problem
 from zoexport.targets.qnn import library as qnn_library
