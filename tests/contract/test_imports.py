@@ -84,7 +84,7 @@ def _siblings(name: str, other: str) -> bool:
     """Whether they belong to two different methods, or to two different targets."""
     methods = {path.stem for path in (PACKAGE / "methods" / "reference").glob("[a-z]*.py")}
     methods &= {path.stem for path in (PACKAGE / "methods").glob("*.py")}
-    entries = methods | {path.parent.name for path in (PACKAGE / "targets").glob("*/target.py")}
+    entries = methods | {path.parent.name for path in (PACKAGE / "targets").rglob("target.py")}
     first, second = (
         next((part for part in module.split(".")[2:] if part in entries), None)
         for module in (name, other)

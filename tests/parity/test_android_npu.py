@@ -18,7 +18,7 @@ from zoexport.compiler.parity_inner import compare_inner
 from zoexport.compiler.parity_signs import compare_signs
 from zoexport.core.errors import ConfigError, LoweringError
 from zoexport.session import Session
-from zoexport.targets.qnn import form
+from zoexport.targets.executorch.qnn import form
 
 # One at a time: threads of two emulations wait for each other, spinning.
 pytestmark = [pytest.mark.parity, pytest.mark.slow, needs_qnn]

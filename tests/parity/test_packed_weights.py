@@ -20,7 +20,7 @@ from tests.support.tiers import slow_after
 from tests.support.tiny_models import save_tiny
 from zoexport.core import manifest as manifests
 from zoexport.session import Info, Session
-from zoexport.targets.xnnpack.lower import has_distinct_weights
+from zoexport.targets.executorch.xnnpack.lower import has_distinct_weights
 
 pytestmark = pytest.mark.parity
 

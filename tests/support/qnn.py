@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zoexport.core.types import Problem
-from zoexport.targets.qnn import library as qnn_library
+from zoexport.targets.executorch.qnn import library as qnn_library
 
 _found = qnn_library.find()
 needs_qnn = pytest.mark.skipif(

@@ -59,7 +59,7 @@ def bring_backends(bundle: Path) -> None:
     except (BundleError, ValueError, AttributeError):
         return  # opening reports what is wrong with the bundle
     if _QNN in backends:
-        from zoexport.targets.qnn import library as qnn_library
+        from zoexport.targets.executorch.qnn import library as qnn_library
 
         abi.library()  # first: QNN brings a C++ library of its own
         qnn_library.load()

@@ -167,7 +167,7 @@ def _ask(module: str, function: str) -> Any:
 
 def _qnn() -> Check:
     """Find Qualcomm's libraries and ask them for their version."""
-    from zoexport.targets.qnn import library as qnn_library
+    from zoexport.targets.executorch.qnn import library as qnn_library
 
     name = "Qualcomm QNN"
     library = qnn_library.find()

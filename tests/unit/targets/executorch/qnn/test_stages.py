@@ -13,7 +13,7 @@ from tests.support.splits import arguments, difference, tiny_graph
 from zoexport.core.types import Program, Stage, TrainingGraph
 from zoexport.ir.graphs import aten, is_call, zo
 from zoexport.ir.lengths import longest_rows_alone
-from zoexport.targets.qnn.stages import stage_programs
+from zoexport.targets.executorch.qnn.stages import stage_programs
 
 
 def graph_of(name: str, weights: str) -> TrainingGraph:

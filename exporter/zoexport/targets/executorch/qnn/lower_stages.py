@@ -29,9 +29,9 @@ from zoexport.targets.executorch.exported import (
 )
 from zoexport.targets.executorch.lower_stages import lower_stages
 from zoexport.targets.executorch.program_file import refused, write_programs
-from zoexport.targets.qnn import library
-from zoexport.targets.qnn.lower import OURS, to_edge, without_log
-from zoexport.targets.qnn.stages import stage_programs
+from zoexport.targets.executorch.qnn import library
+from zoexport.targets.executorch.qnn.lower import OURS, to_edge, without_log
+from zoexport.targets.executorch.qnn.stages import stage_programs
 
 _METHOD = "forward"
 

@@ -20,7 +20,7 @@ from zoexport.targets.executorch.exported import (
 )
 from zoexport.targets.executorch.join_linears import join_linears
 from zoexport.targets.executorch.program_file import FILE, callers_memory, refused, write_programs
-from zoexport.targets.xnnpack.legalize import Legalizer
+from zoexport.targets.executorch.xnnpack.legalize import Legalizer
 
 
 def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered:
@@ -33,17 +33,17 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
     from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
 
     from zoexport.targets.executorch.needed_passes import needed_passes_only
-    from zoexport.targets.xnnpack.attention import flatten_attention
-    from zoexport.targets.xnnpack.open_sizes import (
+    from zoexport.targets.executorch.xnnpack.attention import flatten_attention
+    from zoexport.targets.executorch.xnnpack.open_sizes import (
         OpenSizes,
         cut_constants,
         has_open_sizes_left,
         state_open_sizes,
     )
-    from zoexport.targets.xnnpack.partitioning import linear_partitioning
-    from zoexport.targets.xnnpack.quantization_shapes import stated_shapes
-    from zoexport.targets.xnnpack.score_rows import score_rows
-    from zoexport.targets.xnnpack.shared_constants import shared_constants
+    from zoexport.targets.executorch.xnnpack.partitioning import linear_partitioning
+    from zoexport.targets.executorch.xnnpack.quantization_shapes import stated_shapes
+    from zoexport.targets.executorch.xnnpack.score_rows import score_rows
+    from zoexport.targets.executorch.xnnpack.shared_constants import shared_constants
 
     legal = {name: copy_program(program, name) for name, program in graph.programs.items()}
     flat = [flatten_attention(graph, program) for program in legal.values()]

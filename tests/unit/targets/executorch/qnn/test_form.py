@@ -17,8 +17,8 @@ from zoexport.data import tokenize_file
 from zoexport.ir.graphs import aten, is_call, operand, placeholders, shape_of
 from zoexport.ir.interpret import interpret
 from zoexport.ir.samples import sample_inputs
-from zoexport.targets.qnn.form import for_htp
-from zoexport.targets.qnn.quantize import (
+from zoexport.targets.executorch.qnn.form import for_htp
+from zoexport.targets.executorch.qnn.quantize import (
     ADAPTER_RANGE,
     MASKED,
     calibration_inputs,

@@ -9,7 +9,11 @@ import torch
 from torch.fx import Graph, GraphModule
 from torch.fx.passes.utils.fuser_utils import validate_partition
 
-from zoexport.targets.xnnpack.partitioning import Reach, linear_partitioning, sort_in_place
+from zoexport.targets.executorch.xnnpack.partitioning import (
+    Reach,
+    linear_partitioning,
+    sort_in_place,
+)
 
 
 def _random_graph(seed: int, size: int) -> GraphModule:

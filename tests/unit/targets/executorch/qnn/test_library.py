@@ -14,8 +14,8 @@ from tests.support.qnn import needs_qnn
 from zoexport.compiler.build import plan
 from zoexport.core.errors import ConfigError
 from zoexport.core.types import Problem
-from zoexport.targets.qnn import library as qnn_library
-from zoexport.targets.qnn.library import QnnLibrary
+from zoexport.targets.executorch.qnn import library as qnn_library
+from zoexport.targets.executorch.qnn.library import QnnLibrary
 from zoexport.tools.doctor import examine
 
 STAND_IN = """
@@ -59,7 +59,7 @@ def ask(probe: str, **environment: str) -> str:
 def test_an_official_sdk_is_used_as_it_is(tmp_path: Path) -> None:
     root = sdk(tmp_path)
     probe = (
-        "from zoexport.targets.qnn import library as q, lower\n"
+        "from zoexport.targets.executorch.qnn import library as q, lower\n"
         "import os\n"
         "with q.lowering() as found: root = os.environ['QNN_SDK_ROOT']\n"
         "mapped = {line.split()[-1] for line in open('/proc/self/maps') if 'Qnn' in line}\n"
@@ -76,7 +76,7 @@ def test_an_official_sdk_is_used_as_it_is(tmp_path: Path) -> None:
 def test_a_module_that_is_loaded_afterwards_can_throw() -> None:
     """ExecuTorch loads the library for all of the process; matplotlib's font module throws as it is imported."""
     probe = (
-        "from zoexport.targets.qnn import library as q\n"
+        "from zoexport.targets.executorch.qnn import library as q\n"
         "import ctypes; library = str(q.load().folder / 'libQnnHtp.so')\n"
         "ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)\n"
         "import matplotlib.backends.backend_agg; print('thrown and caught')"
@@ -87,7 +87,7 @@ def test_a_module_that_is_loaded_afterwards_can_throw() -> None:
 @needs_qnn
 def test_the_package_is_used_through_the_proxy() -> None:
     probe = (
-        "from zoexport.targets.qnn import library as q\n"
+        "from zoexport.targets.executorch.qnn import library as q\n"
         "print(q.build_id()); import torch\n"  # importing torch afterwards must not crash
         "print(*(line.split()[-1] for line in open('/proc/self/maps') if 'libQnnHtp.so' in line))"
     )

@@ -35,14 +35,14 @@ from zoexport.ir.graphs import (
     weight_input,
     zo,
 )
-from zoexport.targets.qnn.backward import (
+from zoexport.targets.executorch.qnn.backward import (
     layer_norm_gradients,
     norm_gradients,
     sigmoid_gradients,
     softmax_gradients,
 )
-from zoexport.targets.qnn.form import for_htp
-from zoexport.targets.qnn.gradients import scale_gradients, scale_small_slots
+from zoexport.targets.executorch.qnn.form import for_htp
+from zoexport.targets.executorch.qnn.gradients import scale_gradients, scale_small_slots
 
 _FORWARD = (zo.linear_int4, zo.linear_int8)
 _BACKWARD = (zo.linear_int4_input_gradient, zo.linear_int8_input_gradient)

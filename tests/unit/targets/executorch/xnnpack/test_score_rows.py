@@ -18,7 +18,7 @@ from zoexport.passes.cleanup import cleanup
 from zoexport.passes.find_linears import find_linears
 from zoexport.passes.label_logprobs import label_logprobs
 from zoexport.passes.quantize_weights import quantize_weights
-from zoexport.targets.xnnpack.score_rows import score_rows
+from zoexport.targets.executorch.xnnpack.score_rows import score_rows
 
 ROWS = 3
 FUSED = "linear_label_logprobs"

@@ -29,9 +29,9 @@ from zoexport.ir.graphs import (
 )
 from zoexport.ir.lengths import close_sizes
 from zoexport.ir.rewrite import rewrite
-from zoexport.targets.qnn.broadcasts import repeat_broadcasts
-from zoexport.targets.qnn.norms import rms_norms
-from zoexport.targets.qnn.parts import lacking_operators
+from zoexport.targets.executorch.qnn.broadcasts import repeat_broadcasts
+from zoexport.targets.executorch.qnn.norms import rms_norms
+from zoexport.targets.executorch.qnn.parts import lacking_operators
 
 _INDEX = {aten.embedding: 1, aten.index_select: 2}
 """The place of the indices among an operator's arguments."""

@@ -113,7 +113,7 @@ class XnnpackTarget:
             from zoexport.targets.executorch.lower_stages import lower_stages
 
             return lower_stages(graph, folder, progress)
-        from zoexport.targets.xnnpack.lower import lower_xnnpack
+        from zoexport.targets.executorch.xnnpack.lower import lower_xnnpack
 
         return lower_xnnpack(graph, folder, progress)
 
@@ -138,7 +138,7 @@ class XnnpackTarget:
         from zoexport.ir.graphs import copy_program
         from zoexport.targets.executorch.footprints import split_footprint, whole_footprint
         from zoexport.targets.executorch.join_linears import join_linears
-        from zoexport.targets.xnnpack.score_rows import score_rows
+        from zoexport.targets.executorch.xnnpack.score_rows import score_rows
 
         found = {}
         for number, (name, program) in enumerate(graph.programs.items()):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from zoexport.targets.xnnpack.quantization_shapes import stated_shapes
+from zoexport.targets.executorch.xnnpack.quantization_shapes import stated_shapes
 
 LIMITS = (torch.int8, -128, 127)
 

@@ -32,7 +32,7 @@ from torch.fx import Graph, Node
 from zoexport.core.types import Program
 from zoexport.ir.graphs import arguments, aten, call, is_call, operand, shape_of
 from zoexport.ir.rewrite import Rule, rewrite
-from zoexport.targets.qnn.norms import LEAST_WIDTH
+from zoexport.targets.executorch.qnn.norms import LEAST_WIDTH
 
 _LEAST_NORMAL = 2.0**-14
 """The least number that fp16 holds with all its digits."""

@@ -28,9 +28,9 @@ from zoexport.ir.graphs import (
 from zoexport.ir.samples import sample_inputs
 from zoexport.targets.executorch.exported import export_program
 from zoexport.targets.executorch.program_file import refused
-from zoexport.targets.qnn import library
-from zoexport.targets.qnn.form import for_htp
-from zoexport.targets.qnn.lower import to_edge, without_log
+from zoexport.targets.executorch.qnn import library
+from zoexport.targets.executorch.qnn.form import for_htp
+from zoexport.targets.executorch.qnn.lower import to_edge, without_log
 
 _MOVES = (
     *(aten.reshape, aten.view, aten.transpose, aten.permute, aten.expand, aten.repeat),

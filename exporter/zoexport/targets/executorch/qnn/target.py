@@ -21,7 +21,7 @@ from zoexport.core.types import (
     TrainingGraph,
 )
 from zoexport.targets import targets
-from zoexport.targets.qnn import library
+from zoexport.targets.executorch.qnn import library
 from zoexport.targets.settings import few_labels, filled
 
 _SOC = "SM8650"
@@ -87,7 +87,7 @@ class QnnTarget:
     def _wrong_chip(self, soc: str, activations: str) -> list[Problem]:
         if self.check_available():  # said already, and the list is part of what is missing
             return []
-        from zoexport.targets.qnn.lower import chips, has_fp16
+        from zoexport.targets.executorch.qnn.lower import chips, has_fp16
 
         known = chips()
         if soc in known and (activations != "fp32" or has_fp16(soc)):
@@ -119,10 +119,10 @@ class QnnTarget:
     ) -> Lowered:
         """One .pte with every whole program as a method, or one for each program of a stage."""
         if not graph.whole:
-            from zoexport.targets.qnn.lower_stages import lower_qnn_stages
+            from zoexport.targets.executorch.qnn.lower_stages import lower_qnn_stages
 
             return lower_qnn_stages(graph, as_dict(config)["soc"], folder, progress)
-        from zoexport.targets.qnn.lower import lower_qnn
+        from zoexport.targets.executorch.qnn.lower import lower_qnn
 
         return lower_qnn(graph, config, folder, progress)
 
@@ -149,7 +149,7 @@ class QnnTarget:
                 expected="activations=fp32, which the NPU rounds to fp16",
                 fix="Compile with activations=fp32 to look inside.",
             )
-        from zoexport.targets.qnn.inner import inner_values
+        from zoexport.targets.executorch.qnn.inner import inner_values
 
         settings = as_dict(config)
         return inner_values(graph, program, settings["soc"], settings["eps"])

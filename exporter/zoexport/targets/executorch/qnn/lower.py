@@ -25,9 +25,9 @@ from zoexport.targets.executorch.exported import (
 )
 from zoexport.targets.executorch.needed_passes import needed_decompositions_only
 from zoexport.targets.executorch.program_file import FILE, refused, write_programs
-from zoexport.targets.qnn import library
-from zoexport.targets.qnn.form import for_htp
-from zoexport.targets.qnn.quantize import quantize, soften_masks
+from zoexport.targets.executorch.qnn import library
+from zoexport.targets.executorch.qnn.form import for_htp
+from zoexport.targets.executorch.qnn.quantize import quantize, soften_masks
 
 OURS = "zoexport's own, computed on the CPU"
 
@@ -130,7 +130,7 @@ def to_edge(
     )
     from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
 
-    from zoexport.targets.qnn.partition import ExplainingPartitioner
+    from zoexport.targets.executorch.qnn.partition import ExplainingPartitioner
 
     spec = generate_qnn_executorch_compiler_spec(
         soc_model=QcomChipset[soc], backend_options=generate_htp_compiler_spec(use_fp16=fp16)

@@ -7,7 +7,7 @@ import copy
 import torch
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 
-from zoexport.targets.xnnpack.shared_constants import shared_constants
+from zoexport.targets.executorch.xnnpack.shared_constants import shared_constants
 
 
 def test_a_copied_program_has_the_same_tensors() -> None:
