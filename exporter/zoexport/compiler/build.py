@@ -14,7 +14,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoexport import __version__
 from zoexport.compiler.digest import compiler_digest
 from zoexport.compiler.kept_weights import write_once
 from zoexport.core import manifest, rng, tolerances
@@ -38,6 +37,7 @@ from zoexport.core.types import (
     TrainingGraph,
     whole_model,
 )
+from zoexport.core.version import __version__
 from zoexport.methods import methods
 from zoexport.targets import targets
 from zoexport.trained import kind_of, needs_of, sizes_of

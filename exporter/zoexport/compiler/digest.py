@@ -7,10 +7,10 @@ import hashlib
 from importlib.metadata import version
 from pathlib import Path
 
-from zoexport import __version__
+from zoexport.core.version import __version__
 
 _ROOT = Path(__file__).parents[1]
-_PARTS = ("core", "ir", "passes", "methods", "targets", "models", "compiler")
+_PARTS = ("core", "ir", "passes", "methods", "targets", "models", "trained", "compiler")
 
 
 @functools.cache
@@ -20,7 +20,6 @@ def compiler_digest() -> str:
     packages = [f"{name} {version(name)}" for name in ("torch", "executorch", "transformers")]
     digest.update("\n".join([__version__, *packages]).encode())
     for part in _PARTS:
-        path = _ROOT / part
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+        for file in sorted((_ROOT / part).rglob("*.py")):
             digest.update(str(file.relative_to(_ROOT)).encode() + file.read_bytes())
     return digest.hexdigest()

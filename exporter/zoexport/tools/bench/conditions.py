@@ -10,8 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from zoexport import __version__
 from zoexport.core.cores import usable_cores
+from zoexport.core.version import __version__
 
 WORKLOAD = (
     "full rows of tokens over the whole vocabulary; labels=all: every token after the first is predicted, "
