@@ -206,7 +206,7 @@ import os
 os.environ["TRACKIO_DIR"] = {str(tmp_path / "trackio")!r}
 from pathlib import Path
 import trackio
-from tests.unit.tools.test_logging import Run, train
+from tests.unit.run.test_logging import Run, train
 run = Run(Path({str(tmp_path / "made")!r}), "prge")
 train(run, "trackio:mine", stop_at=6)
 train(run, "trackio:mine")
