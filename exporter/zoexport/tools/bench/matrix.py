@@ -13,9 +13,9 @@ from zoexport.core.errors import ConfigError, nearest
 from zoexport.methods import methods
 
 EAGER = "eager"
-"""The method name of the zeroth-order baseline in PyTorch (``bench.eager``)."""
+"""The method name of the zeroth-order baseline in PyTorch (``tools.bench.eager``)."""
 AUTOGRAD = "autograd"
-"""The method name of the first-order baseline in PyTorch (``bench.autograd``)."""
+"""The method name of the first-order baseline in PyTorch (``tools.bench.autograd``)."""
 BASELINES = (EAGER, AUTOGRAD)
 LABELS = ("all", "last")
 """Positions of a row whose token is predicted: every one, or the last alone."""
