@@ -31,7 +31,7 @@ from zoexport.core import manifest as manifests
 from zoexport.core import tolerances
 from zoexport.core.files import atomic_folder
 from zoexport.core.step_plan import differences_of
-from zoexport.data import Example
+from zoexport.data.examples import Example
 from zoexport.methods import config_of, methods
 from zoexport.trained import kind_of
 

@@ -46,7 +46,7 @@ def device_parity(
         ZoExportError: the bundle, the runner or the phone cannot be used.
     """
     from zoexport.compiler.parity_batches import make_batch
-    from zoexport.data import write_examples
+    from zoexport.data.examples import write_examples
 
     manifest = manifests.read(bundle)
     settings = dict(manifest["settings"])
