@@ -20,6 +20,7 @@ RESEARCH = "research"
 #: A layer -> the layers it may import. What is named nowhere here is at the top: it may import all but `cli`.
 MAY_IMPORT = {
     "core": {"core"},
+    "session": {"core", "session"},
     "ir": {"core", "ir"},
     "passes": {"core", "ir", "passes"},
     "adapters": {"core", "adapters", "models", "session"},

@@ -59,10 +59,10 @@ def bring_backends(bundle: Path) -> None:
     except (BundleError, ValueError, AttributeError):
         return  # opening reports what is wrong with the bundle
     if _QNN in backends:
-        from zoexport.targets.qnn import library as qnn_library
+        from zoexport.core import qnn
 
         abi.library()  # first: QNN brings a C++ library of its own
-        qnn_library.load()
+        qnn.load()
 
 
 class Session(abi.Handle):
