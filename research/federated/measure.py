@@ -33,7 +33,6 @@ from zoexport import models as language_models
 from zoexport.bench import conditions
 from zoexport.bench.bundles import compile_apart
 from zoexport.compiler_digest import compiler_digest
-from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, StateError
 from zoexport.core.types import Progress
 from zoexport.data import samples
@@ -47,7 +46,7 @@ from zoexport.federated.models import Model, initial
 from zoexport.federated.settings import terms_of
 from zoexport.federated.store import Store
 from zoexport.fetch import cache_dir
-from zoexport.session import Dataset, Session
+from zoexport.session import Dataset, Session, read_manifest
 from zoexport.session.data import read_examples, write_tokens
 
 MODEL = "smollm2-135m"
@@ -236,11 +235,11 @@ class _Run:
         key = {"model": digest, "arm": [arm.method, settings], "compiler": compiler_digest()}
         self.bundle = work / f"{arm.method}-{name_of(key)}"
         try:
-            self._manifest = manifests.read(self.bundle)
+            self._manifest = read_manifest(self.bundle)
         except BundleError:  # not there, or damaged
             progress(f"compiling {arm.label}", None)
             compile_apart(self.bundle, model, arm.method, TARGET, settings)
-            self._manifest = manifests.read(self.bundle)
+            self._manifest = read_manifest(self.bundle)
         terms = self._terms(arm.rates[0], 0)
         self._cells = Cells(work / "runs")
         flops = self._cells.get(

@@ -15,11 +15,11 @@ from research.support.trained import evaluated, first_lines, trained
 from zoexport import models
 from zoexport.bench.bundles import compile_apart
 from zoexport.compiler_digest import compiler_digest
-from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError
 from zoexport.core.files import sha256
 from zoexport.core.mask import write_mask
 from zoexport.core.types import Progress
+from zoexport.session import read_manifest
 from zoexport.tools.sensitivity import MaskConfig, choose_mask
 from zoexport.transfer import export_adapter
 
@@ -231,7 +231,7 @@ class Trainings:
     def _bundle(self, bundle: Path, model: str, case: Case, mask: Path | None = None) -> Path:
         plan = self._plan
         try:
-            manifests.read(bundle)
+            read_manifest(bundle)
             return bundle
         except BundleError:  # not there, or damaged
             pass

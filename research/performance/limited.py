@@ -26,8 +26,8 @@ from zoexport.bench.matrix import Shape
 from zoexport.bench.output import markdown_table
 from zoexport.bench.runner import LEARNING_RATE, train
 from zoexport.bench.workload import examples_file
-from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError
+from zoexport.session import read_manifest
 from zoexport.tools.plan import plan_training
 
 MARK = "bench-limited"
@@ -126,7 +126,7 @@ def read_rate(file: Path) -> float:
 
 def text(bundle: Path, ram_mb: float, count: int, threads: int, clock: Clock) -> str:
     """Measure; the page's part."""
-    manifest = manifests.read(bundle)
+    manifest = read_manifest(bundle)
     shape = Shape(manifest["settings"]["seq_len"], manifest["settings"]["batch"], 1)
     weights = max(
         (bundle / name for name in manifest["files"]), key=lambda path: path.stat().st_size

@@ -16,16 +16,16 @@ from zoexport.bench.autograd import EagerFirstOrder
 from zoexport.bench.matrix import Shape
 from zoexport.bench.workload import examples
 from zoexport.build import INITIAL_STATE
-from zoexport.core import manifest as manifests
 from zoexport.core.config import parse
 from zoexport.methods import methods
+from zoexport.session import read_manifest
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
 
 def test_the_baseline_takes_the_references_steps(compiler: Compiler) -> None:
     bundle = compiler.bundle("llama", method="mebp", weight_decay=0.1, clip=0.5)
-    manifest = manifests.read(bundle)
+    manifest = read_manifest(bundle)
     settings = manifest["settings"]
     slots = load_file(str(bundle / INITIAL_STATE))
     model = models.load(models.resolve(str(compiler.model("llama")))).model

@@ -14,6 +14,7 @@ from zoexport.api import Bundle
 from zoexport.core import manifest
 from zoexport.core.children import python
 from zoexport.packing import pack
+from zoexport.session import read_manifest
 
 STEPS = 20
 PROMPT = "The film by the sea was"
@@ -50,7 +51,7 @@ def make_case(folder: Path) -> Path:
     pack(bundle, folder / "life.zobundle", force=False, progress=lambda *_: None)
     (folder / "life.pub").write_bytes(keys.pub.read_bytes())
     prompts = Path(shutil.copytree(bundle, folder / "prompts"))
-    content = manifest.read(bundle)
+    content = read_manifest(bundle)
     del content["text"]["chat"]
     content["text"]["no_chat"] = "a model whose tokenizer has no chat template"
     content["bundle_id"] = manifest.bundle_id(content)

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.bench.runner import LEARNING_RATE, Sample, with_peak
-from zoexport.core import manifest as manifests
 from zoexport.core.children import child, last_line, python
 from zoexport.core.errors import ModelError, ZoExportError, rebuilt
 from zoexport.core.memory import anonymous_peak, give_back, status
+from zoexport.session import read_manifest
 
 Baseline = Callable[[Path, Path, int, int], Sample]
 """(bundle, examples, steps, warm-up steps) to a sample."""
@@ -114,7 +114,7 @@ class _Side:
         from zoexport.build import INITIAL_STATE
 
         bundle = Path(request["bundle"])
-        manifest = manifests.read(bundle)
+        manifest = read_manifest(bundle)
         self._check(manifest)
         lines = Path(request["examples"]).read_text(encoding="utf-8").splitlines()
         rows = [json.loads(line)["candidates"][0] for line in lines]

@@ -12,7 +12,7 @@ from zoexport.bench.bundles import compiling
 from zoexport.bench.matrix import AUTOGRAD, BASELINES, EAGER, Variant, first_order
 from zoexport.bench.rounds import Round
 from zoexport.bench.runner import Sample
-from zoexport.core import manifest as manifests
+from zoexport.session import read_manifest
 
 
 def results(
@@ -38,7 +38,7 @@ def results(
             for part in samples[0].parts
         }
         total = sum(parts.values())
-        manifest = manifests.read(bundles[variant]) if variant in bundles else None
+        manifest = read_manifest(bundles[variant]) if variant in bundles else None
         took = compiling(bundles[variant]) if variant in bundles else None
         found.append(
             {

@@ -60,12 +60,12 @@ def chat(
     printf 'Hello\\n/adapter off\\nHello\\n' | zoexport chat model.bundle --state run
     """
     from zoexport.chat import Chat, named
-    from zoexport.core import manifest as manifests
     from zoexport.generate import Generator
+    from zoexport.session import read_manifest
 
     loaded = named(adapters)
     with output_of_libraries():
-        manifest = manifests.read(bundle)
+        manifest = read_manifest(bundle)
         generator = Generator.open(bundle, state=state, adapters=loaded)
     with generator:
         talk = Chat(

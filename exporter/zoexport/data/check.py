@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from zoexport.core import manifest as manifests
 from zoexport.core.errors import DataError
 from zoexport.data.records import read_lines
 from zoexport.data.sources import DataSource, line_of, records
+from zoexport.session import read_manifest
 from zoexport.session.data import Dataset, Tokenizer
 
 _LABELS = 20
@@ -69,7 +69,7 @@ def check(
     Raises:
         DataError: the source cannot be read at all. ConfigError, BundleError: it cannot be tokenized.
     """
-    manifest = manifests.read(bundle)
+    manifest = read_manifest(bundle)
     found = _Found(limit)
     with (
         Tokenizer.open(bundle) as tokenizer,

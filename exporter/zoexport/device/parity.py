@@ -15,13 +15,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from zoexport.core import manifest as manifests
 from zoexport.core import tolerances
 from zoexport.core.types import Progress
 from zoexport.device.adb import Phone, choose_phone
 from zoexport.device.runs import Place, push, run_there
 from zoexport.methods import config_of
-from zoexport.session import Dataset, Session
+from zoexport.session import Dataset, Session, read_manifest
 
 _LABELS = 256
 """Labels of a step, where losses differ by roundings (core.tolerances)."""
@@ -48,7 +47,7 @@ def device_parity(
     from zoexport.data import write_examples
     from zoexport.tools.parity_batches import make_batch
 
-    manifest = manifests.read(bundle)
+    manifest = read_manifest(bundle)
     settings = dict(manifest["settings"])
     least = 0
     config = config_of(manifest)

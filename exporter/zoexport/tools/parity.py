@@ -24,12 +24,12 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from zoexport.core import manifest as manifests
 from zoexport.core import tolerances
 from zoexport.core.files import atomic_folder
 from zoexport.core.step_plan import differences_of
 from zoexport.data import Example
 from zoexport.methods import config_of, methods
+from zoexport.session import read_manifest
 from zoexport.tools import parity_resolution
 from zoexport.tools.parity_batches import make_batch
 from zoexport.tools.parity_session import SessionSide
@@ -130,7 +130,7 @@ def parity(
     Raises:
         ZoExportError: the bundle or the model cannot be used. A failed comparison is not an error.
     """
-    manifest = manifests.read(bundle, verify_files=True)
+    manifest = read_manifest(bundle, verify_files=True)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(atomic_folder(dump)) if dump is not None else None
         settings, vocabulary = manifest["settings"], manifest["model"]["vocab_size"]

@@ -35,6 +35,7 @@ from zoexport.data import IGNORED, Candidate, Example
 from zoexport.methods import config_of
 from zoexport.models.streaming import streaming
 from zoexport.models.weights import open_safetensors
+from zoexport.session import read_manifest
 from zoexport.tools.parity import make_reference, state_error
 from zoexport.tools.parity_quantized import (
     dequantized,
@@ -117,7 +118,7 @@ class _Proof:
 
     def __init__(self, bundle: Path, scratch: Path, known: Mapping[str, Tensor]) -> None:
         self.bundle, self.scratch, self.known = bundle, scratch, known
-        self.manifest = manifests.read(bundle)
+        self.manifest = read_manifest(bundle)
         self.config: Any = config_of(self.manifest)
         self.bounds = tolerances.bounds(self.config)
         self.whole = "stages" not in self.manifest
