@@ -68,7 +68,7 @@ site: setup ## Build the site into build/site; every link and name in it must le
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 demo: setup ## Compile SmolLM2-135M, train it on this machine, bring the adapter back
-	$(BIN)/python -m zoexport.demo demo
+	$(BIN)/python -m zoexport.cli.demo demo
 
 bench: programs ## Measure SmolLM2-135M here and renew docs/performance.md (an hour, idle cores)
 	$(BIN)/zoexport bench smollm2-135m --grid full -o build/research/performance/full --force

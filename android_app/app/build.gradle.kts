@@ -10,7 +10,7 @@ android {
     compileSdk = 36
 
     defaultConfig {
-        applicationId = "dev.zoexport.app" // exporter/zoexport/device/runs.py brings bundles to it
+        applicationId = "dev.zoexport.app" // zoexport/tools/device/runs.py brings bundles to it
         minSdk = 30
         targetSdk = 36
         versionCode = 1

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from zoexport.core.version import __version__
+
 if TYPE_CHECKING:
     from zoexport.api import Bundle, compile
     from zoexport.core.errors import ZoExportError
     from zoexport.data.sources import DataSource
-    from zoexport.results import Evaluated, Exported, Generated, Imported, Parity, Trained
+    from zoexport.run.results import Evaluated, Exported, Generated, Imported, Parity, Trained
     from zoexport.session import Sampling, Session
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Bundle",
@@ -42,7 +42,8 @@ _PLACES = {
     "ZoExportError": "zoexport.core.errors",
     **dict.fromkeys(("Sampling", "Session"), "zoexport.session"),
     **dict.fromkeys(
-        ("Evaluated", "Exported", "Generated", "Imported", "Parity", "Trained"), "zoexport.results"
+        ("Evaluated", "Exported", "Generated", "Imported", "Parity", "Trained"),
+        "zoexport.run.results",
     ),
 }
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from zoexport.core import trust as trusts
 from zoexport.core.errors import ConfigError, DataError
 from zoexport.core.types import Progress
-from zoexport.results import Evaluated, Exported, Generated, Imported, Parity, Trained
+from zoexport.run.results import Evaluated, Exported, Generated, Imported, Parity, Trained
 from zoexport.session import read_manifest
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from zoexport.core.minisign import PublicKey
     from zoexport.data.sources import DataSource
-    from zoexport.generate import Generator
     from zoexport.models import ModelSource
+    from zoexport.run.generate import Generator
     from zoexport.session import Sampling, StepEvaluation, StepProgress
 
 StrPath: TypeAlias = "str | os.PathLike[str]"
@@ -83,7 +83,7 @@ def compile(
     Raises:
         ZoExportError: one clear error; nothing is written.
     """
-    from zoexport.build import compile_bundle, default_method
+    from zoexport.compiler.build import compile_bundle, default_method
     from zoexport.core.recipes import read_recipe
     from zoexport.methods import methods
 
@@ -227,7 +227,7 @@ class Bundle:
         Raises:
             ZoExportError: something cannot be used, the run diverged, or it was stopped.
         """
-        from zoexport.train import HeldOut, train
+        from zoexport.run.train import HeldOut, train
 
         with (
             _as_file(data) as file,
@@ -280,13 +280,13 @@ class Bundle:
         Raises:
             ZoExportError: something cannot be used.
         """
-        from zoexport.train import evaluate
+        from zoexport.run.train import evaluate
 
         where = None if state is None else Path(state)
         with _as_file(data) as file, trusts.required(self.trusted):
             questions = None
             if generate:
-                from zoexport.answers import answered, read_questions
+                from zoexport.run.answers import answered, read_questions
 
                 questions = read_questions(file)
             found = evaluate(
@@ -341,7 +341,7 @@ class Bundle:
         Raises:
             ZoExportError: something cannot be used.
         """
-        from zoexport.generate import Prompt, generate
+        from zoexport.run.generate import Prompt, generate
 
         given = (
             Prompt(prompt)
@@ -379,12 +379,12 @@ class Bundle:
             last: the state's values of the last step, also where the run keeps its best.
 
         Returns:
-            A :class:`zoexport.generate.Generator`, to be used in a ``with`` statement.
+            A :class:`zoexport.run.generate.Generator`, to be used in a ``with`` statement.
 
         Raises:
             ZoExportError: something cannot be used.
         """
-        from zoexport.generate import Generator
+        from zoexport.run.generate import Generator
 
         with trusts.required(self.trusted):
             return Generator.open(
@@ -414,7 +414,7 @@ class Bundle:
         Raises:
             ZoExportError: the bundle or the model cannot be used. A failed comparison is not an error.
         """
-        from zoexport.tools.parity import parity
+        from zoexport.compiler.parity import parity
 
         with trusts.required(self.trusted):
             found = parity(
@@ -454,7 +454,7 @@ class Bundle:
         Raises:
             ZoExportError: something cannot be used; nothing is written.
         """
-        from zoexport.transfer import export_adapter
+        from zoexport.run.transfer import export_adapter
 
         with trusts.required(self.trusted):
             found = export_adapter(
@@ -484,7 +484,7 @@ class Bundle:
         Raises:
             ZoExportError: the adapter does not fit; nothing is written.
         """
-        from zoexport.transfer import import_adapter
+        from zoexport.run.transfer import import_adapter
 
         with trusts.required(self.trusted):
             found = import_adapter(

@@ -18,13 +18,13 @@ import torch
 from regenerate_rng import hexadecimal, write
 
 from tests.support.compiled import Compiler
+from zoexport.compiler.parity import load_reference
 from zoexport.core import rng, tolerances
 from zoexport.data.examples import Candidate, Example
 from zoexport.ir.ops import zo_update
 from zoexport.methods.prge import PrgeConfig
 from zoexport.methods.reference.prge import PrgeReference
 from zoexport.session import read_manifest
-from zoexport.tools.parity import load_reference
 
 OUTPUT = Path(__file__).parent / "trajectories.json"
 

@@ -19,9 +19,9 @@ from research.learning import page as learning
 from research.support.command import add_places, exit_status
 from research.support.page import marked, publish
 from research.support.tables import RAW
-from zoexport.bench.output import markdown_table
 from zoexport.core.errors import ConfigError
 from zoexport.core.files import write_json
+from zoexport.tools.bench.output import markdown_table
 
 RESULTS = RAW / "accelerator"
 _WORDS = {

@@ -23,9 +23,9 @@ from research.support.arms import Arm
 from research.support.command import exit_status
 from zoexport import models
 from zoexport.calibration import calibration_rows
+from zoexport.compiler.directions import measure
 from zoexport.core.types import Progress
 from zoexport.data import Example, corpus, samples, tokenize_file
-from zoexport.directions import measure
 from zoexport.tools.plan import plan_training
 from zoexport.tools.sensitivity import make_mask
 

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 
 from research.support.command import Clock, renew_part
 from zoexport import calibration, models
-from zoexport.bench.output import markdown_table
 from zoexport.core import hadamard, int4
 from zoexport.data import corpus
+from zoexport.methods.reference.quantized import rounding_over
 from zoexport.passes.rotate_inputs import MINIMUM_GAIN, rotation_gain
-from zoexport.tools.parity_quantized import rounding_over
+from zoexport.tools.bench.output import markdown_table
 
 MARK = "report-rounded-inputs"
 MODEL = "smollm2-135m"

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from research.support.command import renew_part
 from zoexport import calibration, models
-from zoexport.bench.output import markdown_table
 from zoexport.core import activation_grids as grids
 from zoexport.core.activation_grids import Format
 from zoexport.data import corpus
+from zoexport.tools.bench.output import markdown_table
 
 MARK = "report-activations"
 MODEL = "smollm2-135m"

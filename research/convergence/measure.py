@@ -25,8 +25,6 @@ from research.support.command import Clock, add_places, exit_status
 from research.support.products import Content, contents
 from research.support.tables import RAW
 from zoexport import models
-from zoexport.bench import bundles, conditions, runner
-from zoexport.bench.matrix import Shape, Variant, first_order
 from zoexport.core.cores import usable_cores
 from zoexport.core.files import atomic_file
 from zoexport.core.types import Progress
@@ -34,6 +32,8 @@ from zoexport.data import corpus
 from zoexport.data.samples import Samples
 from zoexport.session import read_manifest
 from zoexport.session.data import write_tokens
+from zoexport.tools.bench import bundles, conditions, runner
+from zoexport.tools.bench.matrix import Shape, Variant, first_order
 
 MODEL = "smollm2-135m"
 RESULTS = RAW / "convergence"

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from research.support import tables
-from zoexport.bench.output import busy_warning, markdown_table
 from zoexport.core.files import atomic_file, write_json
+from zoexport.tools.bench.output import busy_warning, markdown_table
 
 _ABOUT = """# Convergence
 

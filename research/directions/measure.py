@@ -18,13 +18,13 @@ from torch import Tensor
 
 from research.support.command import Clock, renew_part
 from zoexport import models
-from zoexport.bench.output import markdown_table
 from zoexport.calibration import ROWS, calibration_rows
+from zoexport.compiler.directions import measure
 from zoexport.core import rng
 from zoexport.data import corpus, samples
 from zoexport.data.examples import Candidate, tokenize_records
 from zoexport.data.records import read_records
-from zoexport.directions import measure
+from zoexport.tools.bench.output import markdown_table
 from zoexport.tools.gradients import sequence_loss
 
 MARK = "report-directions"

@@ -30,10 +30,9 @@ from research.support.page import marked
 from research.support.tables import RAW
 from research.support.trained import Divided, divided
 from zoexport import models as language_models
-from zoexport.bench import conditions
-from zoexport.bench.bundles import compile_apart
-from zoexport.compiler_digest import compiler_digest
+from zoexport.compiler.digest import compiler_digest
 from zoexport.core.errors import BundleError, StateError
+from zoexport.core.fetch import cache_dir
 from zoexport.core.types import Progress
 from zoexport.data import samples
 from zoexport.federated import shards
@@ -45,9 +44,10 @@ from zoexport.federated.local import LocalTransport
 from zoexport.federated.models import Model, initial
 from zoexport.federated.settings import terms_of
 from zoexport.federated.store import Store
-from zoexport.fetch import cache_dir
 from zoexport.session import Dataset, Session, read_manifest
 from zoexport.session.data import read_examples, write_tokens
+from zoexport.tools.bench import conditions
+from zoexport.tools.bench.bundles import compile_apart
 
 MODEL = "smollm2-135m"
 TARGET = "host"

@@ -10,8 +10,8 @@ from typing import Any
 
 from research.support import rates
 from research.support.page import publish
-from zoexport.bench.output import markdown_table
 from zoexport.core.files import write_json
+from zoexport.tools.bench.output import markdown_table
 
 
 def mark_of(name: str) -> str:

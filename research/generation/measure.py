@@ -27,11 +27,11 @@ from research.generation.ours import FIRST
 from research.support import page
 from research.support.command import Clock, exit_status
 from research.support.llama_cpp import installed, program
-from zoexport.bench import conditions
 from zoexport.core.children import child, last_line
 from zoexport.core.errors import ConfigError
+from zoexport.core.fetch import cache_dir
 from zoexport.core.memory import anonymous_peak
-from zoexport.fetch import cache_dir
+from zoexport.tools.bench import conditions
 
 MARK = "bench-generate"
 PROMPT = 128

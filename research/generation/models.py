@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from zoexport import models
-from zoexport.build import compile_bundle
+from zoexport.compiler.build import compile_bundle
 from zoexport.core.errors import ConfigError
+from zoexport.core.fetch import downloaded
 from zoexport.core.files import atomic_folder
 from zoexport.core.types import Progress
-from zoexport.fetch import downloaded
 from zoexport.models.shapes import published, write_random
 from zoexport.models.source import REGISTRY
 

@@ -19,8 +19,8 @@ from research.learning.page import apart, tflop
 from research.support import rates
 from research.support.command import Clock, exit_status
 from research.support.page import marked, publish
-from zoexport.bench.output import markdown_table
 from zoexport.core.errors import ConfigError
+from zoexport.tools.bench.output import markdown_table
 
 MARK = "report-across"
 Run = Mapping[str, Any]

@@ -30,15 +30,15 @@ from research.support.rates import best_rate, beyond
 from research.support.tables import RAW
 from research.support.trained import Divided, divided, evaluated, trained
 from zoexport import models
-from zoexport.bench import conditions
-from zoexport.bench.bundles import compile_apart
-from zoexport.compiler_digest import compiler_digest
+from zoexport.compiler.digest import compiler_digest
 from zoexport.core.cores import usable_cores
 from zoexport.core.errors import BundleError, ConfigError
+from zoexport.core.fetch import cache_dir
 from zoexport.core.types import Progress
 from zoexport.data import samples
-from zoexport.fetch import cache_dir
 from zoexport.session import read_manifest
+from zoexport.tools.bench import conditions
+from zoexport.tools.bench.bundles import compile_apart
 from zoexport.tools.plan import plan_training
 
 MODEL = "smollm2-135m"

@@ -12,9 +12,9 @@ from scipy import stats
 
 from research.support import rates
 from research.support.page import publish
-from zoexport.bench.output import busy_warning, markdown_table
 from zoexport.core.files import write_json
 from zoexport.data import samples
+from zoexport.tools.bench.output import busy_warning, markdown_table
 
 _NARROWED = ("- the first seed chooses the rate, with which alone the others are trained",)
 

@@ -24,12 +24,12 @@ from research.support.command import Clock, add_places, exit_status
 from research.support.page import marked
 from research.support.tables import RAW
 from zoexport import models
-from zoexport.bench import conditions
 from zoexport.core.cores import usable_cores
 from zoexport.core.errors import ConfigError
+from zoexport.core.fetch import cache_dir
 from zoexport.core.types import Progress
 from zoexport.data import corpus, samples
-from zoexport.fetch import cache_dir
+from zoexport.tools.bench import conditions
 
 MODEL = "smollm2-135m"
 RESULTS = RAW / "masks"

@@ -9,8 +9,8 @@ from typing import Any
 from research.masks.gradients import TEXTS, TIMES
 from research.masks.training import DYNAMIC, ORDER
 from research.support.page import publish
-from zoexport.bench.output import busy_warning, markdown_table
 from zoexport.core.files import write_json
+from zoexport.tools.bench.output import busy_warning, markdown_table
 
 MARK = "report-masks"
 SHOWN = ("task, chosen anew", "task", "corpus", "grasp", "smallest", "largest", "random")

@@ -13,15 +13,15 @@ from typing import Any
 from research.support.cells import Cells, name_of
 from research.support.trained import evaluated, first_lines, trained
 from zoexport import models
-from zoexport.bench.bundles import compile_apart
-from zoexport.compiler_digest import compiler_digest
+from zoexport.compiler.digest import compiler_digest
 from zoexport.core.errors import BundleError
 from zoexport.core.files import sha256
 from zoexport.core.mask import write_mask
 from zoexport.core.types import Progress
+from zoexport.run.transfer import export_adapter
 from zoexport.session import read_manifest
+from zoexport.tools.bench.bundles import compile_apart
 from zoexport.tools.sensitivity import MaskConfig, choose_mask
-from zoexport.transfer import export_adapter
 
 ORDER = ("corpus", "random", "task", "smallest", "largest", "grasp")
 """The order of the masks; what matters most is trained first."""

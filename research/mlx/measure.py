@@ -19,11 +19,11 @@ from typing import Any
 
 from research.support import page
 from zoexport import models
-from zoexport.bench import conditions, runner
-from zoexport.build import compile_bundle
+from zoexport.compiler.build import compile_bundle
 from zoexport.core.children import child, last_line
 from zoexport.core.errors import BundleError
 from zoexport.core.memory import anonymous_peak
+from zoexport.tools.bench import conditions, runner
 
 MODEL = "smollm2-135m"
 LAYERS = (10, 20, 30)

@@ -20,12 +20,12 @@ from typing import Any
 
 from research.support import page
 from research.support.command import Clock, exit_status
-from zoexport.bench import conditions
-from zoexport.bench.output import markdown_table
-from zoexport.build import compile_bundle
+from zoexport.compiler.build import compile_bundle
 from zoexport.data import corpus
+from zoexport.run.train import train
 from zoexport.session.data import write_tokens
-from zoexport.train import train
+from zoexport.tools.bench import conditions
+from zoexport.tools.bench.output import markdown_table
 
 MARK = "bench-packing"
 MODEL = "smollm2-135m"

@@ -15,10 +15,10 @@ from typing import Any
 
 from research.support.command import Clock, Measured, renew_measured
 from research.support.tables import RAW
-from zoexport.bench.output import busy_warning, markdown_table, method_of
-from zoexport.bench.rounds import Plan
-from zoexport.bench.run import bench
 from zoexport.core.files import write_json
+from zoexport.tools.bench.output import busy_warning, markdown_table, method_of
+from zoexport.tools.bench.rounds import Plan
+from zoexport.tools.bench.run import bench
 
 MARK = "bench-curves"
 RESULTS = RAW / "performance" / "curves"

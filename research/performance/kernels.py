@@ -21,9 +21,9 @@ from research.performance.page import measured
 from research.support.command import Clock, exit_status
 from research.support.page import marked, publish
 from research.support.products import Content, Product, contents
-from zoexport.bench import bundles
-from zoexport.bench.output import markdown_table
 from zoexport.session import read_manifest
+from zoexport.tools.bench import bundles
+from zoexport.tools.bench.output import markdown_table
 
 MARK = "bench-kernels"
 OTHERS = (TORCH, XNNPACK, PLAIN)

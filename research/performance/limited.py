@@ -21,13 +21,13 @@ from pathlib import Path
 
 from research.support.command import Clock, exit_status
 from research.support.page import marked, publish
-from zoexport.bench import conditions
-from zoexport.bench.matrix import Shape
-from zoexport.bench.output import markdown_table
-from zoexport.bench.runner import LEARNING_RATE, train
-from zoexport.bench.workload import examples_file
 from zoexport.core.errors import ConfigError
 from zoexport.session import read_manifest
+from zoexport.tools.bench import conditions
+from zoexport.tools.bench.matrix import Shape
+from zoexport.tools.bench.output import markdown_table
+from zoexport.tools.bench.runner import LEARNING_RATE, train
+from zoexport.tools.bench.workload import examples_file
 from zoexport.tools.plan import plan_training
 
 MARK = "bench-limited"

@@ -16,11 +16,11 @@ from typing import Any
 
 from research.support.command import Clock, Measured, renew_measured
 from research.support.tables import RAW
-from zoexport.bench import output
-from zoexport.bench.matrix import AUTOGRAD
-from zoexport.bench.output import markdown_table
-from zoexport.bench.rounds import Plan
-from zoexport.bench.run import bench
+from zoexport.tools.bench import output
+from zoexport.tools.bench.matrix import AUTOGRAD
+from zoexport.tools.bench.output import markdown_table
+from zoexport.tools.bench.rounds import Plan
+from zoexport.tools.bench.run import bench
 
 MARK = "bench-models"
 RESULTS = RAW / "performance" / "models"

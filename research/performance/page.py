@@ -14,8 +14,8 @@ from typing import Any
 
 from research.support.command import exit_status
 from research.support.page import publish
-from zoexport.bench import output
 from zoexport.core.errors import ConfigError
+from zoexport.tools.bench import output
 
 MARK = "bench"
 

@@ -19,11 +19,11 @@ from research.performance.kernels import programs
 from research.performance.page import measured
 from research.support.command import Clock, exit_status
 from research.support.page import marked, publish
-from zoexport.bench import bundles
-from zoexport.bench.matrix import AUTOGRAD, EAGER, Variant, measured_variant
-from zoexport.bench.output import markdown_table
 from zoexport.core.errors import ConfigError
 from zoexport.core.types import Progress
+from zoexport.tools.bench import bundles
+from zoexport.tools.bench.matrix import AUTOGRAD, EAGER, Variant, measured_variant
+from zoexport.tools.bench.output import markdown_table
 from zoexport.tools.plan import plan_training
 
 MARK = "bench-roofline"

@@ -29,9 +29,9 @@ from research.quzo.rounding import UNROUNDED, Moments, Rounding
 from research.support.command import Clock, add_places, exit_status
 from research.support.page import marked
 from research.support.tables import RAW
-from zoexport.bench import conditions
 from zoexport.core.cores import usable_cores
 from zoexport.core.types import Progress
+from zoexport.tools.bench import conditions
 
 RESULTS = RAW / "quzo"
 PLAIN = "RGE"

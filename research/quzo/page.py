@@ -10,8 +10,8 @@ from typing import Any
 
 from research.quzo.training import ESTIMATORS
 from research.support.page import publish
-from zoexport.bench.output import busy_warning, markdown_table
 from zoexport.core.files import write_json
+from zoexport.tools.bench.output import busy_warning, markdown_table
 
 MARK = "report-quzo"
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from research.support.page import marked, publish, replace
-from zoexport.bench.rounds import Plan
 from zoexport.core.errors import ConfigError, ZoExportError
+from zoexport.tools.bench.rounds import Plan
 
 
 class Clock:

@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 from zoexport.core.errors import ConfigError
+from zoexport.core.fetch import cache_dir
 from zoexport.core.files import atomic_folder
-from zoexport.fetch import cache_dir
 
 _PACKAGE = Path(__file__).with_name("llama_cpp_package")
 

@@ -6,11 +6,11 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from zoexport import train
 from zoexport.core.errors import DivergedError
 from zoexport.core.files import atomic_file, sha256
 from zoexport.core.types import Progress
 from zoexport.data.samples import Samples
+from zoexport.run import train
 from zoexport.session import StepProgress
 
 

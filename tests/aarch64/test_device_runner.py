@@ -11,7 +11,7 @@ import pytest
 from tests.support.compiled import Compiler
 from tests.support.phones import SERIAL, install_phones, said
 from zoexport.core.errors import DeviceError
-from zoexport.device.runner import LAUNCHER, PROGRAM, make_runner
+from zoexport.tools.device.runner import LAUNCHER, PROGRAM, make_runner
 
 pytestmark = pytest.mark.aarch64
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
+from tests.unit.run.test_logging import train
 from tests.unit.session.test_validation import Run
-from tests.unit.tools.test_logging import train
 from zoexport.cli.main import run as run_verb
 from zoexport.session import Validation
 

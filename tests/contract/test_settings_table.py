@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from zoexport import settings_schema
 from zoexport.core.config import fields
 from zoexport.methods import methods
+from zoexport.tools import settings_schema
 
 TABLE = Path(__file__).parents[2] / "graphs" / "schema" / "settings.schema.json"
 
 
 def test_the_table_is_written_from_the_declarations() -> None:
-    message = f"Renew it: python -m zoexport.settings_schema {TABLE}"
+    message = f"Renew it: python -m zoexport.tools.settings_schema {TABLE}"
     assert TABLE.read_text("utf-8") == settings_schema.text(), message
 
 

@@ -27,8 +27,8 @@ from tests.support import (
     tokenizers,
 )
 from tests.support.sessions import make_dataset, open_session, write_examples
-from zoexport.packing import pack
 from zoexport.session import Session
+from zoexport.tools.packing import pack
 
 #: Bundles that the targets open, as the writers of the tests made them.
 BUNDLES = Path(__file__).parent / "bundles"

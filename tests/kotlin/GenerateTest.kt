@@ -44,7 +44,7 @@ class GenerateTest(private val case: File) {
     }
 
     fun textsAreThoseOfPython() = open().use { session ->
-        assertEquals(listOf("a", "b"), session.adapters)
+        assertEquals(listOf("a", "b"), session.info.adapters)
         for (expected in cases) {
             val pieces = StringBuilder()
             val made = made(session, expected) { pieces.append(it); false }
@@ -62,7 +62,7 @@ class GenerateTest(private val case: File) {
         val adapted = session.generate(prompt, options.copy(adapter = "a")).text
         assertNotEquals(plain, adapted)
         session.dropAdapter("b")
-        assertEquals(listOf("a"), session.adapters)
+        assertEquals(listOf("a"), session.info.adapters)
         assertFailsWith<ZoException.InvalidArgument> { session.generate(prompt, options.copy(adapter = "b")) }
         assertFailsWith<ZoException.State> { session.loadAdapter("a", case.resolve("bundle")) }
         assertEquals(adapted, session.generate(prompt, options.copy(adapter = "a")).text)

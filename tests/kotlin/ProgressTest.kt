@@ -13,7 +13,6 @@ import kotlinx.coroutines.runBlocking
 import zoexport.session.Dataset
 import zoexport.session.TrainingSession
 import zoexport.session.ZoException
-import zoexport.session.progress
 
 /** Training as a flow. */
 class ProgressTest(private val case: File, private val output: File) {

@@ -192,7 +192,7 @@ class SmokeTest(private val case: File, output: File, private val golden: Any?) 
         dataset.add(listOf(right))
         dataset.add(listOf(right, Candidate(longArrayOf(1), longArrayOf(2))), target = 1)
         assertFailsWith<ZoException.Data> { dataset.add(listOf(right), target = 1) }
-        assertFailsWith<ZoException.InvalidArgument> { dataset.add(listOf(right), target = -1) }
+        assertFailsWith<ZoException.Data> { dataset.add(listOf(right), target = -1) }
         assertFailsWith<ZoException.Data> { dataset.add(listOf()) }
         assertFailsWith<ZoException.Data> { dataset.add(listOf(Candidate(longArrayOf(1, 2), longArrayOf(1)))) }
         val bad = assertFailsWith<ZoException.Data> { dataset.load(case.resolve("bad.jsonl")) }

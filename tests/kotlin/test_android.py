@@ -15,8 +15,8 @@ from tests.kotlin.conftest import JSON, QUICK
 from tests.support import android_stubs
 from tests.support.hosts import ROOT, run
 from zoexport.core.errors import DataError
-from zoexport.device.runs import RECEIVER
-from zoexport.fetch import downloaded
+from zoexport.core.fetch import downloaded
+from zoexport.tools.device.runs import RECEIVER
 
 APP = ROOT / "android_app" / "app" / "src" / "main"
 SESSION = ROOT / "android_app" / "session" / "src" / "main" / "kotlin"

@@ -20,7 +20,7 @@ from tests.support import generation_cases, life_cases, text_cases
 from tests.support.compiled import Compiler
 from tests.support.hosts import ROOT, check_states, environment_tool, run
 from zoexport.core.native import library_path
-from zoexport.transfer import export_adapter
+from zoexport.run.transfer import export_adapter
 
 pytestmark = [pytest.mark.parity, pytest.mark.network]
 HERE = Path(__file__).parent

@@ -16,8 +16,8 @@ from tests.support.tiny_models import fixed_tokens
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, ConfigError, ZoExportError
 from zoexport.core.native import runner_path
+from zoexport.run.transfer import export_adapter
 from zoexport.session import Dataset, Session, no_programs
-from zoexport.transfer import export_adapter
 
 pytestmark = pytest.mark.parity
 LORA: dict[str, Any] = {"weights": "int4", "lora__targets": "all-linear", "lora__alpha": 6}

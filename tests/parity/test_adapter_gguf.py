@@ -14,8 +14,8 @@ from tests.support.compiled import Compiler
 from tests.support.tiny_models import fixed_tokens
 from tests.support.verbs import run
 from zoexport.core.errors import ConfigError, StateError
+from zoexport.run.transfer import export_adapter, import_adapter
 from zoexport.session import Dataset, Session
-from zoexport.transfer import export_adapter, import_adapter
 
 pytestmark = pytest.mark.parity
 LORA = {"weights": "int4", "lora__targets": "all-linear", "lora__alpha": 6}

@@ -10,8 +10,8 @@ from scipy.special import log_softmax
 
 from tests.support.compiled import Compiler
 from tests.support.mlx_models import mlx_logits, mlx_model
+from zoexport.run.transfer import export_adapter, import_adapter
 from zoexport.session import Dataset, Session
-from zoexport.transfer import export_adapter, import_adapter
 
 pytestmark = pytest.mark.parity
 

@@ -12,13 +12,13 @@ from tests.support.compiled import Compiler
 from tests.support.qnn import needs_qnn
 from tests.sweep.cases import Case, settings
 from tests.sweep.models import save
-from zoexport.build import compile_bundle
+from zoexport.compiler.build import compile_bundle
+from zoexport.compiler.parity import parity
+from zoexport.compiler.parity_inner import compare_inner
+from zoexport.compiler.parity_signs import compare_signs
 from zoexport.core.errors import ConfigError, LoweringError
 from zoexport.session import Session
-from zoexport.targets.qnn import form
-from zoexport.tools.parity import parity
-from zoexport.tools.parity_inner import compare_inner
-from zoexport.tools.parity_signs import compare_signs
+from zoexport.targets.executorch.qnn import form
 
 # One at a time: threads of two emulations wait for each other, spinning.
 pytestmark = [pytest.mark.parity, pytest.mark.slow, needs_qnn]

@@ -12,15 +12,15 @@ from safetensors.torch import load_file
 
 from tests.support.compiled import Compiler
 from zoexport import models
-from zoexport.bench.eager import EagerZerothOrder
-from zoexport.bench.matrix import Shape
-from zoexport.bench.workload import examples
-from zoexport.build import INITIAL_STATE
 from zoexport.cli.main import run
+from zoexport.compiler.build import INITIAL_STATE
 from zoexport.core import rng
 from zoexport.core.config import parse
 from zoexport.methods import methods
 from zoexport.session import read_manifest
+from zoexport.tools.bench.eager import EagerZerothOrder
+from zoexport.tools.bench.matrix import Shape
+from zoexport.tools.bench.workload import examples
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 OPTIONS = ("--seq-len", "24", "--set", "lora.rank=4", "--rounds", "2", "--steps", "3", "--json")

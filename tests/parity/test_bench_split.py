@@ -12,13 +12,13 @@ from safetensors.torch import load_file
 from tests.parity.test_bench import bench
 from tests.support.compiled import Compiler
 from zoexport import models
-from zoexport.bench.autograd import EagerFirstOrder
-from zoexport.bench.matrix import Shape
-from zoexport.bench.workload import examples
-from zoexport.build import INITIAL_STATE
+from zoexport.compiler.build import INITIAL_STATE
 from zoexport.core.config import parse
 from zoexport.methods import methods
 from zoexport.session import read_manifest
+from zoexport.tools.bench.autograd import EagerFirstOrder
+from zoexport.tools.bench.matrix import Shape
+from zoexport.tools.bench.workload import examples
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 

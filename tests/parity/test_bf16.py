@@ -10,9 +10,9 @@ from tests.support.compiled import Compiler
 from tests.support.engine_parity import passed
 from tests.support.qnn import needs_qnn
 from tests.support.tiers import slow_after
-from zoexport.build import plan
+from zoexport.compiler.build import plan
+from zoexport.compiler.parity import parity
 from zoexport.core.errors import ConfigError
-from zoexport.tools.parity import parity
 
 pytestmark = pytest.mark.parity
 BF16 = {"compute": "bf16", "weights": "int4"}
@@ -62,7 +62,7 @@ def test_rounding_is_what_differs_from_fp32(compiler: Compiler, monkeypatch: Any
     """The check can fail: against a reference that does not round, gradients are several times as far off."""
     bundle = compiler.bundle("gemma3", "mebp", **BF16, lora__targets="all-linear")
     rounded = parity(bundle, steps=2, progress=lambda *_: None)
-    monkeypatch.setattr("zoexport.tools.parity_quantized._multiply_bf16", lambda _: None)
+    monkeypatch.setattr("zoexport.methods.reference.quantized._multiply_bf16", lambda _: None)
     plain = parity(bundle, steps=2, progress=lambda *_: None)
     key = "max_relative_gradient_error"
     assert plain[key] > 2 * rounded[key]

@@ -18,9 +18,9 @@ from tests.support.tiny_models import VOCAB_SIZE, masking_tokenizer
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, ConfigError
 from zoexport.data import IGNORED, tokenize_file
+from zoexport.run.train import evaluate, train
+from zoexport.run.transfer import export_adapter
 from zoexport.session import Session, read_manifest
-from zoexport.train import evaluate, train
-from zoexport.transfer import export_adapter
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 FULL = {"train": "full", "lr": 1e-3, "eps": 1e-2}

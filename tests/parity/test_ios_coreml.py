@@ -12,13 +12,13 @@ import pytest
 from tests.support.compiled import Compiler, compile_tiny
 from tests.support.engine_parity import passed
 from tests.support.tiers import slow_after
+from zoexport.compiler.parity import parity
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, ConfigError, ZoExportError
 from zoexport.core.files import sha256
 from zoexport.session import Session, read_manifest
 from zoexport.targets.coreml.functions import FunctionBuilder
 from zoexport.testing import Package
-from zoexport.tools.parity import parity
 
 pytestmark = pytest.mark.parity
 TARGET = "ios-coreml"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.support.compiled import Compiler, compile_tiny
-from zoexport import kept_weights
-from zoexport.build import WEIGHTS
+from zoexport.compiler import kept_weights
+from zoexport.compiler.build import WEIGHTS
 from zoexport.ir import frozen
 
 

@@ -17,10 +17,10 @@ from tests.support.engine_parity import passed
 from tests.support.tiny_models import fixed
 from tests.sweep.cases import Case
 from tests.sweep.models import save
-from zoexport.build import compile_bundle
+from zoexport.compiler.build import compile_bundle
 from zoexport.core.errors import ConfigError
+from zoexport.run.transfer import export_adapter, import_adapter
 from zoexport.session import Dataset, Session
-from zoexport.transfer import export_adapter, import_adapter
 
 pytestmark = pytest.mark.parity
 #: Sizes that are multiples of nothing, and what a LoraConfig says of them.

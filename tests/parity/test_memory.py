@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.compiled import Compiler
 from tests.support.tiny_models import VOCAB_SIZE
-from zoexport.bench.matrix import Shape
-from zoexport.bench.runner import run_steps
-from zoexport.bench.workload import examples_file
+from zoexport.tools.bench.matrix import Shape
+from zoexport.tools.bench.runner import run_steps
+from zoexport.tools.bench.workload import examples_file
 
 pytestmark = pytest.mark.parity
 

@@ -17,10 +17,10 @@ from tests.support.verbs import run
 from zoexport import models
 from zoexport.core import int4
 from zoexport.core.errors import ConfigError, ModelError
+from zoexport.run.transfer import export_adapter, import_adapter, round_weights
 from zoexport.session import Dataset, Session, read_manifest
 from zoexport.trained import DTYPES, Output
 from zoexport.trained.model_files import save_model
-from zoexport.transfer import export_adapter, import_adapter, round_weights
 
 pytestmark = pytest.mark.parity
 STEPS = 4

@@ -16,9 +16,9 @@ from tests.support.generation import prompt_of
 from tests.support.tiny_models import VOCAB_SIZE
 from zoexport.api import Bundle
 from zoexport.core.errors import ConfigError, StateError, ZoExportError
-from zoexport.generate import Generator
+from zoexport.run.generate import Generator
+from zoexport.run.transfer import import_adapter
 from zoexport.session import Dataset, Session, memory_usage
-from zoexport.transfer import import_adapter
 
 pytestmark = pytest.mark.parity
 PROMPT = prompt_of(9, VOCAB_SIZE)

@@ -19,7 +19,7 @@ from tests.support.sessions import make_dataset
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import save_tiny
 from zoexport.session import Info, Session, read_manifest
-from zoexport.targets.xnnpack.lower import has_distinct_weights
+from zoexport.targets.executorch.xnnpack.lower import has_distinct_weights
 
 pytestmark = pytest.mark.parity
 

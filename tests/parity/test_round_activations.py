@@ -12,8 +12,8 @@ from tests.support.engine_parity import passed
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import SENTENCES, save_tiny
 from zoexport import models
-from zoexport.build import compile_bundle
 from zoexport.calibration import calibrate, calibration_rows, formats_in
+from zoexport.compiler.build import compile_bundle
 from zoexport.core.config import setting
 from zoexport.core.types import Pass
 from zoexport.methods import methods

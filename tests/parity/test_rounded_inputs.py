@@ -9,10 +9,10 @@ import pytest
 from tests.support.compiled import Compiler
 from tests.support.engine_parity import passed
 from tests.support.tiers import slow_after
-from zoexport.build import plan
+from zoexport.compiler.build import plan
+from zoexport.compiler.parity import parity
 from zoexport.core.errors import ConfigError
 from zoexport.session import read_manifest
-from zoexport.tools.parity import parity
 
 pytestmark = pytest.mark.parity
 ROUNDED = {"activations": "int8", "weights": "int4"}
@@ -52,7 +52,7 @@ def test_rounding_is_what_differs_from_fp32(compiler: Compiler, monkeypatch: Any
     """The check can fail: against a reference that does not round, losses are several times as far off."""
     bundle = compiler.bundle("llama_tied", "prge", split="layers", **ROUNDED)
     rounded = parity(bundle, steps=2, progress=lambda *_: None)
-    monkeypatch.setattr("zoexport.tools.parity_quantized.rounded_rows", lambda x: x)
+    monkeypatch.setattr("zoexport.methods.reference.quantized.rounded_rows", lambda x: x)
     plain = parity(bundle, steps=2, progress=lambda *_: None)
     key = "max_relative_loss_error"
     assert plain[key] > 3 * rounded[key]

@@ -19,9 +19,9 @@ from tests.support.tiers import slow_after
 from tests.support.tiny_models import fixed_tokens
 from zoexport import models
 from zoexport.core.errors import ConfigError, StateError
+from zoexport.run.transfer import export_adapter, import_adapter
 from zoexport.session import Dataset, Session, read_manifest
 from zoexport.trained.sparse import places_of
-from zoexport.transfer import export_adapter, import_adapter
 
 pytestmark = pytest.mark.parity
 ARCHITECTURES = ("llama_tied", "qwen2", "gemma3", "opt", "phi3", "gpt2", "olmo2", "cohere2")

@@ -17,14 +17,14 @@ from tests.support.compiled import SEQ, Compiler
 from tests.support.engine_parity import passed, take_steps
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import VOCAB_SIZE, fixed_tokens, tiny
-from zoexport.bench.matrix import Shape
-from zoexport.bench.runner import run_steps
-from zoexport.bench.workload import examples_file
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, ConfigError, StateError
+from zoexport.run.transfer import export_adapter, import_adapter
 from zoexport.session import Dataset, Session
+from zoexport.tools.bench.matrix import Shape
+from zoexport.tools.bench.runner import run_steps
+from zoexport.tools.bench.workload import examples_file
 from zoexport.tools.plan import plan_training
-from zoexport.transfer import export_adapter, import_adapter
 
 pytestmark = pytest.mark.parity
 FULL = {"train": "full", "lr": 1e-3, "eps": 1e-2}

@@ -13,9 +13,9 @@ from safetensors.numpy import load_file
 from tests.support.compiled import Compiler
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import tiny
+from zoexport.compiler.parity import parity
 from zoexport.core import tolerances
 from zoexport.session import Dataset, Session
-from zoexport.tools.parity import parity
 
 pytestmark = pytest.mark.parity
 STEPS = 20

@@ -12,10 +12,10 @@ from tests.support.engine_parity import passed
 from tests.support.federations import check_two_rounds, terms_of
 from tests.support.tiers import slow_after
 from zoexport.cli.main import run
+from zoexport.compiler.parity import parity
+from zoexport.compiler.parity_signs import compare_signs
 from zoexport.core import rng
 from zoexport.core.errors import ConfigError
-from zoexport.tools.parity import parity
-from zoexport.tools.parity_signs import compare_signs
 
 pytestmark = pytest.mark.parity
 

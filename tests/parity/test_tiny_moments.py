@@ -16,11 +16,11 @@ from tests.support.federations import check_two_rounds, terms_of
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import SENTENCES
 from zoexport.cli.main import run
+from zoexport.compiler.parity import parity
 from zoexport.core.errors import ConfigError
 from zoexport.federated.settings import terms_of as checked_terms
 from zoexport.methods.reference.moments import MomentsReference
 from zoexport.session import Session
-from zoexport.tools.parity import parity
 
 pytestmark = pytest.mark.parity
 EXAMPLES = [{"text": sentence} for sentence in SENTENCES]

@@ -14,8 +14,8 @@ from tests.support.compiled import Compiler
 from tests.support.engine_parity import passed
 from tests.support.tiers import slow_after
 from zoexport.ir.lengths import row_lengths
+from zoexport.run.transfer import export_adapter
 from zoexport.session import Dataset, Session
-from zoexport.transfer import export_adapter
 
 pytestmark = pytest.mark.parity
 ARCHITECTURES = (

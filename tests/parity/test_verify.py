@@ -11,12 +11,11 @@ import pytest
 import torch
 
 from tests.support.compiled import Compiler, compile_tiny
-from zoexport import build
+from zoexport.compiler import build, parity_short
 from zoexport.core.errors import LoweringError
 from zoexport.core.types import Program, TrainingGraph
 from zoexport.ir.graphs import aten, call, output_node
 from zoexport.session import Session
-from zoexport.tools import parity_short
 
 pytestmark = pytest.mark.parity
 

@@ -13,7 +13,7 @@ from tests.support.programs import values
 from tests.support.tiny_models import fixed_tokens, save_tiny
 from zoexport import calibration, models
 from zoexport.core import activation_grids as grids
-from zoexport.tools.parity_quantized import quantize_model, rounding_over
+from zoexport.methods.reference.quantized import quantize_model, rounding_over
 
 ROWS, HELD_OUT = fixed_tokens(3, 20).tolist(), fixed_tokens(4, 16).tolist()
 

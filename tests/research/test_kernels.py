@@ -14,8 +14,8 @@ from research.performance import kernels
 from research.performance.kernels import MARK
 from research.support.products import Content, Product, contents, flops_of_attention, product_of
 from tests.support.compiled import Compiler
-from zoexport.bench import output
 from zoexport.session import read_manifest
+from zoexport.tools.bench import output
 
 LINEAR = Product("linear_int4", 1, 256, 576, 1536, 32)
 BACK = Product("linear_int4_input_gradient", 1, 256, 1536, 576, 32)

@@ -15,9 +15,9 @@ from research.performance import limited, page, roofline
 from research.support.products import contents
 from tests.support.benchmarks import CONDITIONS
 from tests.support.compiled import Compiler
-from zoexport.bench import output, summary
-from zoexport.bench.matrix import AUTOGRAD, Shape, Variant, measured_variant
-from zoexport.bench.runner import Sample
+from zoexport.tools.bench import output, summary
+from zoexport.tools.bench.matrix import AUTOGRAD, Shape, Variant, measured_variant
+from zoexport.tools.bench.runner import Sample
 from zoexport.tools.plan import plan_training
 
 

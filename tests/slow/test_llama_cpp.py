@@ -35,9 +35,9 @@ from zoexport.data import corpus
 from zoexport.methods.reference.adapted import AdaptedModel, low_rank
 from zoexport.models import adapter_targets
 from zoexport.models.conv1d import linear_from_conv1d
+from zoexport.run.transfer import export_adapter
 from zoexport.trained import lora
 from zoexport.trained.lora import settings_of
-from zoexport.transfer import export_adapter
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 RANK, ALPHA = 4, 6.0

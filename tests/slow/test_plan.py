@@ -15,12 +15,12 @@ from transformers import AutoModelForCausalLM
 
 from tests.support.masks import write_random_mask
 from tests.support.tiny_models import from_config, tiny_config
-from zoexport.bench.matrix import Shape
-from zoexport.bench.runner import run_steps
-from zoexport.bench.workload import examples_file
-from zoexport.build import compile_bundle
+from zoexport.compiler.build import compile_bundle
 from zoexport.core.memory import anonymous_peak
 from zoexport.targets.executorch import footprints
+from zoexport.tools.bench.matrix import Shape
+from zoexport.tools.bench.runner import run_steps
+from zoexport.tools.bench.workload import examples_file
 from zoexport.tools.plan import plan_training
 
 pytestmark = pytest.mark.slow

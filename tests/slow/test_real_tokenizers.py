@@ -13,8 +13,8 @@ from transformers import AutoTokenizer, BertTokenizer
 from tests.support import smollm2, tokenizers
 from tests.support.text_checks import compare
 from zoexport.core.errors import DataError
+from zoexport.core.fetch import Package, downloaded
 from zoexport.data.chat_form import ChatForm, chat_form
-from zoexport.fetch import Package, downloaded
 from zoexport.models.saved import save_tokenizer
 from zoexport.session.data import Tokenizer
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from zoexport.build import compile_bundle
 from zoexport.cli.main import run
+from zoexport.compiler.build import compile_bundle
+from zoexport.compiler.parity import parity
 from zoexport.models import shapes
-from zoexport.tools.parity import parity
 
 pytestmark = pytest.mark.slow
 CUT = {

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from zoexport.fetch import Package
+from zoexport.core.fetch import Package
 
 PACKAGE = Package(
     "chaquopy-stubs-android",

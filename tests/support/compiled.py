@@ -8,7 +8,7 @@ from typing import Any
 from tests.support.cache import cached
 from tests.support.masks import write_random_mask
 from tests.support.tiny_models import save_tiny
-from zoexport.build import compile_bundle
+from zoexport.compiler.build import compile_bundle
 from zoexport.core.config import fields
 from zoexport.methods import methods
 

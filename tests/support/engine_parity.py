@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.tiny_models import VOCAB_SIZE
+from zoexport.compiler.parity import parity
+from zoexport.compiler.parity_batches import make_batch
 from zoexport.session import Dataset, Session, Step
-from zoexport.tools.parity import parity
-from zoexport.tools.parity_batches import make_batch
 
 EXAMPLES = [
     [(7 * number + 3 * place) % 300 for place in range(length + 1)]

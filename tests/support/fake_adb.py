@@ -83,7 +83,7 @@ def broadcast(phone: Path, words: list[str]) -> int:
 
 def imported(file: Path, app: Path) -> tuple[int, str]:
     from zoexport.core.errors import ZoExportError
-    from zoexport.packing import unpack
+    from zoexport.tools.packing import unpack
 
     target = app / "files" / "bundles" / file.stem
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -14,9 +14,9 @@ import torch
 from zoexport.ir.product_ops import rounded_rows
 from zoexport.methods import config_of
 from zoexport.methods.reference.adapted import AdaptedModel, lora
+from zoexport.methods.reference.quantized import quantize_model
 from zoexport.models.load import linear_from_conv1d
 from zoexport.session import Session
-from zoexport.tools.parity_quantized import quantize_model
 
 STEPS = 64
 

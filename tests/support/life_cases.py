@@ -13,8 +13,8 @@ from tests.support.signed import make_keys, sign
 from zoexport.api import Bundle
 from zoexport.core import manifest
 from zoexport.core.children import python
-from zoexport.packing import pack
 from zoexport.session import read_manifest
+from zoexport.tools.packing import pack
 
 STEPS = 20
 PROMPT = "The film by the sea was"

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.hosts import ROOT
 from zoexport.cli.main import run
-from zoexport.device.runs import APP
+from zoexport.tools.device.runs import APP
 
 SERIAL = "R58M12345"
 

@@ -18,17 +18,17 @@ from tests.support.tiny_models import (
     tiny,
     tiny_config,
 )
-from zoexport.build import plan, training_graph
+from zoexport.compiler.build import plan, training_graph
 from zoexport.core.types import Program, Stage, TrainingGraph
 from zoexport.ir.capture import capture
 from zoexport.ir.frozen import materialize
 from zoexport.ir.interpret import Stages
 from zoexport.methods.reference.mebp import FirstOrderReference
+from zoexport.methods.reference.quantized import quantize_model
 from zoexport.methods.split import split_passes
 from zoexport.models.load import linear_from_conv1d
 from zoexport.models.weights import LoadedWeights
 from zoexport.passes.pipeline import run_passes
-from zoexport.tools.parity_quantized import quantize_model
 
 LENGTH = 13
 """Tokens of a row of a small model: a prime that divides none of its sizes."""

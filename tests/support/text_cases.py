@@ -10,9 +10,9 @@ from tests.support.hosts import run
 from tests.support.text_checks import ends_of
 from zoexport.core.children import python
 from zoexport.data import tokenize_file, write_examples
-from zoexport.packing import pack
 from zoexport.session import Dataset
 from zoexport.session.data import Tokenizer
+from zoexport.tools.packing import pack
 
 STEPS = 250
 """Enough for two snapshots and for being killed between them."""

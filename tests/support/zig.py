@@ -6,7 +6,7 @@ import zipfile
 from pathlib import Path
 
 from zoexport.core.errors import DataError
-from zoexport.fetch import Package, downloaded
+from zoexport.core.fetch import Package, downloaded
 
 _ZIG = Package(
     "ziglang", "0.17.1", "ea6cc5d87b033cf0aedfbc8f9549a908cae6c50ac31f1698188fa48a74524b54"

@@ -44,9 +44,9 @@ def execute(case: Case) -> Outcome:
 
 def _execute(case: Case, scratch: Path) -> Outcome:
     from tests.sweep.models import has_row_of_padding
-    from zoexport.build import compile_bundle
+    from zoexport.compiler.build import compile_bundle
+    from zoexport.compiler.parity import parity
     from zoexport.core.errors import ConfigError
-    from zoexport.tools.parity import parity
 
     if has_row_of_padding(case):
         return Outcome(REFUSED, "nothing to compare with", "a row of padding alone")

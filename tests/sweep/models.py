@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 from tests.support.tiny_models import ENCODERS, tiny_config
 from tests.sweep.cases import ANY_HEAD_DIM, SHARED_KEYS, SLIDING, Case
 from tests.sweep.variants import VARIANTS
-from zoexport.tools.parity_batches import make_batch
+from zoexport.compiler.parity_batches import make_batch
 
 
 def config_of(case: Case) -> Any:

@@ -21,9 +21,9 @@ from tests.support.compiled import Compiler
 from tests.support.hosts import BUILD, ROOT, check_states, content, environment_tool, make_case, run
 from tests.support.text_checks import ends_of
 from tests.support.trajectories import GOLDEN
+from zoexport.core.fetch import cache_dir
 from zoexport.core.native import library_path
 from zoexport.data import tokenize_file, write_examples
-from zoexport.fetch import cache_dir
 from zoexport.session import read_manifest
 
 pytestmark = pytest.mark.slow
@@ -133,7 +133,7 @@ def test_what_needs_apples_frameworks_is_swift(
     """Parsed only: its types are Xcode's to check."""
     sources = sorted((ROOT / "ios_app" / "App" / "Sources").rglob("*.swift"))
     sources += sorted((ROOT / "ios_app" / "ZoSession" / "Sources").rglob("*.swift"))
-    assert len(sources) > 30
+    assert len(sources) > 20
     run(*swift(ROOT), "-frontend", "-parse", *sources)
     wrong = tmp_path / "Wrong.swift"
     wrong.write_text(sources[0].read_text("utf-8").rstrip().removesuffix("}"), "utf-8")

@@ -143,9 +143,9 @@ def bench(
     zoexport bench ./Qwen2-0.5B --methods prge --queries 1,4 --rows 4 --set lora.rank=8 --no-eager
     zoexport bench model.bundle other.bundle --labels last
     """
-    from zoexport.bench.rounds import Plan
-    from zoexport.bench.run import bench as run_bench
     from zoexport.core.config import parse_assignments
+    from zoexport.tools.bench.rounds import Plan
+    from zoexport.tools.bench.run import bench as run_bench
 
     if (shape is None) == (not subjects):
         raise ConfigError(
@@ -178,6 +178,6 @@ def bench(
             force=force,
             progress=phases,
         )
-    from zoexport.bench.output import lines
+    from zoexport.tools.bench.output import lines
 
     emit(result, lines(result), as_json=as_json)

@@ -14,7 +14,7 @@ from zoexport.cli import options
 from zoexport.cli.console import output_of_libraries
 
 if TYPE_CHECKING:
-    from zoexport.chat import Chat
+    from zoexport.run.chat import Chat
     from zoexport.session import Sampling
 
 
@@ -59,8 +59,8 @@ def chat(
     zoexport chat model.bundle --adapter pirate=adapters/1 --adapter formal=adapters/2 --temperature 0.7
     printf 'Hello\\n/adapter off\\nHello\\n' | zoexport chat model.bundle --state run
     """
-    from zoexport.chat import Chat, named
-    from zoexport.generate import Generator
+    from zoexport.run.chat import Chat, named
+    from zoexport.run.generate import Generator
     from zoexport.session import read_manifest
 
     loaded = named(adapters)

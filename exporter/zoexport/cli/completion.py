@@ -44,7 +44,7 @@ def files(_: click.Context, __: click.Parameter, incomplete: str) -> Items:
 
 def methods(_: click.Context) -> list[str]:
     """The methods' names."""
-    from zoexport.describe import list_methods
+    from zoexport.tools.describe import list_methods
 
     return [method["name"] for method in list_methods()]
 
@@ -72,7 +72,7 @@ def shapes(_: click.Context) -> list[str]:
 
 def settings(context: click.Context) -> list[str]:
     """Keys of ``--set``: of the method that the line names so far, or of all."""
-    from zoexport.describe import list_methods
+    from zoexport.tools.describe import list_methods
 
     found = list_methods()
     named = [method for method in found if method["name"] == context.params.get("method")]

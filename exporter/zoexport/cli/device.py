@@ -42,7 +42,7 @@ def list_(as_json: bool) -> None:
     zoexport device list
     zoexport device list --json
     """
-    from zoexport.device import list_devices
+    from zoexport.tools.device import list_devices
 
     result = list_devices()
     rows = [
@@ -66,7 +66,7 @@ def push(bundle: Path, serial: str | None, runner: Path | None, app: bool, as_js
     zoexport device push model.bundle --runner build/android/runner
     zoexport device push model.bundle --app
     """
-    from zoexport.device import push as push_bundle
+    from zoexport.tools.device import push as push_bundle
 
     with output_of_libraries(), Phases("device", as_json=as_json) as phases:
         result = push_bundle(bundle, serial=serial, runner=runner, app=app, progress=phases)
@@ -115,8 +115,8 @@ def train(
     """
     from zoexport.core.config import parse_assignments
     from zoexport.data.sources import opened
-    from zoexport.device import train as train_there
-    from zoexport.train import HeldOut
+    from zoexport.run.train import HeldOut
+    from zoexport.tools.device import train as train_there
 
     options.check_validation(eval_data, eval_every=eval_every, patience=patience, keep=keep)
 
@@ -181,7 +181,7 @@ def generate(
     \b
     zoexport device generate model.bundle --run run --prompt "Once upon a time"
     """
-    from zoexport.device import generate as generate_there
+    from zoexport.tools.device import generate as generate_there
 
     with output_of_libraries(), Phases("device", as_json=as_json) as phases:
         result = generate_there(
@@ -225,7 +225,7 @@ def runner_(
     zoexport device runner -o runner
     zoexport device parity model.bundle --runner runner
     """
-    from zoexport.device.runner import SYSROOT, make_runner
+    from zoexport.tools.device.runner import SYSROOT, make_runner
 
     made = make_runner(output, build=build, sysroot=sysroot or SYSROOT, force=force)
     rows = [("files", len(made["files"])), ("size", f"{made['bytes'] / 1e6:.1f} MB")]
@@ -248,7 +248,7 @@ def pull(
     zoexport device pull model.bundle --state run
     zoexport adapter export model.bundle --state run -o adapter
     """
-    from zoexport.device import pull as pull_state
+    from zoexport.tools.device import pull as pull_state
 
     with output_of_libraries(), Phases("device", as_json=as_json) as phases:
         result = pull_state(
@@ -272,7 +272,7 @@ def parity(bundle: Path, steps: int, serial: str | None, runner: Path | None, as
     \b
     zoexport device parity model.bundle --runner build/android/runner
     """
-    from zoexport.device import device_parity
+    from zoexport.tools.device import device_parity
 
     with output_of_libraries(), Phases("device", as_json=as_json) as phases:
         result = device_parity(bundle, steps=steps, serial=serial, runner=runner, progress=phases)

@@ -60,8 +60,8 @@ def generate(
     """
     from zoexport.core.errors import ConfigError
     from zoexport.data.sources import opened
-    from zoexport.generate import Prompt, read_prompts
-    from zoexport.generate import generate as run
+    from zoexport.run.generate import Prompt, read_prompts
+    from zoexport.run.generate import generate as run
 
     if (prompt is None) == (data is None):
         raise ConfigError(

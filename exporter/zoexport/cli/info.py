@@ -39,7 +39,7 @@ def inspect(path: Path, state: Path | None, as_json: bool) -> int:
 
 
 def _inspect_state(state: Path, bundle: Path | None, as_json: bool) -> int:
-    from zoexport.describe import describe_state
+    from zoexport.tools.describe import describe_state
 
     with output_of_libraries():
         found = describe_state(state, bundle)
@@ -89,7 +89,7 @@ def _held_out(validation: Mapping[str, Any]) -> list[tuple[str, object]]:
 
 
 def _inspect_mask(path: Path, as_json: bool) -> None:
-    from zoexport.describe import describe_mask
+    from zoexport.tools.describe import describe_mask
 
     with output_of_libraries():
         found = describe_mask(path)
@@ -111,7 +111,7 @@ def _inspect_mask(path: Path, as_json: bool) -> None:
 
 
 def _inspect_bundle(bundle: Path, as_json: bool) -> None:
-    from zoexport.describe import describe_bundle
+    from zoexport.tools.describe import describe_bundle
 
     with output_of_libraries():
         found = describe_bundle(bundle)
@@ -218,7 +218,7 @@ def doctor(fix: bool, as_json: bool) -> int:
 @options.common
 def methods(as_json: bool) -> None:
     """List the training methods with their settings."""
-    from zoexport.describe import list_methods
+    from zoexport.tools.describe import list_methods
 
     with output_of_libraries():
         found = list_methods()
@@ -242,7 +242,7 @@ def methods(as_json: bool) -> None:
 @options.common
 def recipes(as_json: bool) -> None:
     """List the recipes that --recipe takes by name."""
-    from zoexport.describe import list_recipes
+    from zoexport.tools.describe import list_recipes
 
     with output_of_libraries():
         found = list_recipes()
@@ -254,7 +254,7 @@ def recipes(as_json: bool) -> None:
 @options.common
 def targets(as_json: bool) -> None:
     """List the targets, and what each still needs on this machine."""
-    from zoexport.describe import list_targets
+    from zoexport.tools.describe import list_targets
 
     with output_of_libraries():
         found = list_targets()

@@ -18,7 +18,6 @@ from types import FrameType
 import click
 from click.exceptions import NoArgsIsHelpError
 
-from zoexport import __version__
 from zoexport.cli.adapter import adapter
 from zoexport.cli.bench import bench
 from zoexport.cli.chat import chat
@@ -39,6 +38,7 @@ from zoexport.cli.sensitivity import sensitivity
 from zoexport.cli.sign import sign
 from zoexport.cli.train import evaluate, train
 from zoexport.core.errors import Cancelled, ConfigError, ZoExportError, first_line
+from zoexport.core.version import __version__
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})

@@ -26,8 +26,8 @@ def pack(bundle: Path, output: Path | None, force: bool, as_json: bool) -> None:
     zoexport pack model.bundle -o model.zobundle
     zoexport sign model.bundle --key release.key && zoexport pack model.bundle
     """
-    from zoexport.packing import SUFFIX
-    from zoexport.packing import pack as pack_bundle
+    from zoexport.tools.packing import SUFFIX
+    from zoexport.tools.packing import pack as pack_bundle
 
     chosen = output or Path(bundle.resolve().name).with_suffix(SUFFIX)
     with Phases("Packing", as_json=as_json) as progress:
@@ -51,7 +51,7 @@ def unpack(file: Path, output: Path | None, force: bool, as_json: bool) -> None:
     \b
     zoexport unpack model.zobundle -o model.bundle --trust release.pub
     """
-    from zoexport.packing import unpack as unpack_bundle
+    from zoexport.tools.packing import unpack as unpack_bundle
 
     chosen = output or Path(file.name).with_suffix(".bundle")
     with Phases("Unpacking", as_json=as_json) as progress:

@@ -61,12 +61,12 @@ def parity(
     zoexport parity npu.bundle --inner train --dump inner-values
     """
     from zoexport.api import Bundle
-    from zoexport.tools.parity_signs import compare_signs
+    from zoexport.compiler.parity_signs import compare_signs
 
     if inner is not None and signs is not None:
         raise click.UsageError("--inner and --signs are comparisons of their own; choose one.")
     if inner is not None:
-        from zoexport.tools.parity_inner import compare_inner
+        from zoexport.compiler.parity_inner import compare_inner
 
         with output_of_libraries(), Phases("parity", as_json=as_json) as phases:
             result = compare_inner(bundle, inner, model=model, dump=dump, progress=phases)

@@ -41,7 +41,7 @@ def sign(
     zoexport sign model.bundle --key release.key
     zoexport eval model.bundle --data test.jsonl --trust release.pub
     """
-    from zoexport.signing import make_key, sign_bundle
+    from zoexport.tools.signing import make_key, sign_bundle
 
     if (bundle is None) == (generate is None):
         raise click.UsageError("name a BUNDLE to sign, or --generate a key.")

@@ -1,6 +1,6 @@
 """Options of the session's calls (``session.h`` and ``job.h`` of runtime_ops), one dataclass per kind.
 
-:mod:`zoexport.settings_schema` writes them to ``graphs/schema/settings.schema.json``, against which the C++
+:mod:`zoexport.tools.settings_schema` writes them to ``graphs/schema/settings.schema.json``, against which the C++
 library checks what a host passes. A field whose default is None has no default there.
 """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import pkgutil
 from typing import Generic, TypeVar
 
@@ -18,8 +17,8 @@ class Registry(Generic[T]):
     Args:
         kind: what an entry is, for messages ("method", "target").
         package: the import package that holds the entries.
-        module: the module of each sub-package that registers them; sub-packages without it are skipped. None: every
-            module of the package itself is imported.
+        module: the module of sub-packages, at any depth, that registers them. None: every module of the package itself
+            is imported.
     """
 
     def __init__(self, kind: str, package: str, module: str | None = None) -> None:
@@ -62,8 +61,8 @@ class Registry(Generic[T]):
         if self._loaded:
             return
         package = importlib.import_module(self._package)
-        for found in pkgutil.iter_modules(package.__path__, prefix=f"{self._package}."):
-            module = f"{found.name}.{self._module}" if self._module else found.name
-            if found.ispkg == bool(self._module) and importlib.util.find_spec(module) is not None:
-                importlib.import_module(module)
+        search = pkgutil.walk_packages if self._module else pkgutil.iter_modules
+        for found in search(package.__path__, prefix=f"{self._package}."):
+            if found.name.rpartition(".")[2] == self._module or not (found.ispkg or self._module):
+                importlib.import_module(found.name)
         self._loaded = True  # last: where an import failed, the next call tries again

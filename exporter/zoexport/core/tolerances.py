@@ -3,8 +3,8 @@
 A bundle's row is chosen by its activations and arithmetic. Errors are relative: of losses,
 |device - reference| / |reference|; of the state and of first-order gradients, the norm of the difference over the norm
 of the reference, largest over the tensors. Of a difference of two losses, the projected gradients of zeroth-order
-methods, it is what |device - reference| exceeds the resolution of the arithmetic by (``tools.parity_resolution``), over
-|reference|.
+methods, it is what |device - reference| exceeds the resolution of the arithmetic by (``compiler.parity_resolution``),
+over |reference|.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LOSS, STATE, GRADIENT, DIFFERENCE = "loss", "state", "gradient", "difference"
 
 Arithmetic = Literal["float32", "float16", "unrounded"]
-"""How far apart two computations of one loss can be, by what they round (``tools.parity_resolution.computing``)."""
+"""How far apart two computations of one loss can be, by what they round (``compiler.parity_resolution.computing``)."""
 
 _BOUNDS: dict[str, tuple[dict[str, float], str]] = {
     "fp32": (

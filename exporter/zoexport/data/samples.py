@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zoexport.core.errors import ConfigError, DataError, ZoExportError, first_line
+from zoexport.core.fetch import Package, cache_dir, downloaded
 from zoexport.core.files import atomic_folder
-from zoexport.fetch import Package, cache_dir, downloaded
 
 PACKAGE = Package(
     "vaderSentiment",

@@ -11,9 +11,9 @@ from zoexport.core.step_plan import differences_of
 from zoexport.federated import models
 from zoexport.federated.terms import ALGORITHMS, SCALARS, Terms
 from zoexport.federated.terms import algorithm as chosen_algorithm
+from zoexport.run.train import runtime_settings
 from zoexport.session import Session, no_programs
 from zoexport.session.data import reading
-from zoexport.train import runtime_settings
 
 
 def terms_of(

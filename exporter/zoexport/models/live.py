@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.core.errors import ModelError
+from zoexport.core.fetch import cache_dir
 from zoexport.core.files import atomic_folder, sha256
-from zoexport.fetch import cache_dir
 from zoexport.models.saved import save_folder
 from zoexport.models.source import ModelSource, resolve
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from zoexport.core.encoders import is_masked
 from zoexport.core.errors import ModelError, ModelPhases, first_line
+from zoexport.core.fetch import cache_dir, downloaded
 from zoexport.core.files import atomic_folder, sha256
 from zoexport.core.sizes import sizes
 from zoexport.core.tasks import CAUSAL, MASKED
-from zoexport.fetch import cache_dir, downloaded
 from zoexport.models.conv1d import conv1d_paths, linear_from_conv1d
 from zoexport.models.gguf_headers import headers_read_once
 from zoexport.models.language import (

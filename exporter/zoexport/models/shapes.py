@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zoexport.core.errors import ConfigError, nearest
+from zoexport.core.fetch import cache_dir
 from zoexport.core.files import atomic_folder, only_writer, sha256
 from zoexport.core.resources import shared
 from zoexport.core.tensor_file import TensorEntry, TensorFileWriter
-from zoexport.fetch import cache_dir
 from zoexport.models.language import language_config, model_class
 from zoexport.models.weights import row_pieces
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from zoexport.core.errors import ModelError, nearest
-from zoexport.fetch import Package
+from zoexport.core.fetch import Package
 from zoexport.models import shapes
 from zoexport.models.language import language_config, read_json
 from zoexport.models.weights import open_safetensors

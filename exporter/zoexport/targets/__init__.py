@@ -1,4 +1,4 @@
-"""Targets, found through :data:`targets`: one folder for each, and modules that several of them share."""
+"""Targets, found through :data:`targets`: a folder for each engine or target, and modules that several share."""
 
 from zoexport.core.registry import Registry
 from zoexport.core.types import Target

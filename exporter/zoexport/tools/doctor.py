@@ -16,11 +16,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from zoexport import __version__
+from zoexport.core.fetch import cache_dir
 from zoexport.core.native import FIX
 from zoexport.core.resources import checkout
 from zoexport.core.types import Problem
-from zoexport.fetch import cache_dir
+from zoexport.core.version import __version__
 
 _LOW_DISK_BYTES = 5e9
 _AGAIN = "Install zoexport again."
@@ -200,7 +200,7 @@ def _vulkan() -> Iterator[Check]:
 
 
 def _targets() -> Iterator[Check]:
-    from zoexport.describe import list_targets
+    from zoexport.tools.describe import list_targets
 
     for target in list_targets():
         name = f"target {target['name']}"

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from zoexport import build
+from zoexport.compiler import build
 from zoexport.core.config import as_dict, fields, with_values
 from zoexport.core.errors import ConfigError
 from zoexport.core.features import Feature

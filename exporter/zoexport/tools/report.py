@@ -13,9 +13,9 @@ from typing import Any
 from zoexport.core.errors import ConfigError, StateError, ZoExportError
 from zoexport.core.files import atomic_file, open_within, refuse_existing
 from zoexport.core.types import Progress
-from zoexport.describe import describe_state
+from zoexport.run.logging import default_file, read, same_loss, same_run
 from zoexport.session import read_manifest
-from zoexport.tools.logging import default_file, read, same_loss, same_run
+from zoexport.tools.describe import describe_state
 
 MOST_POINTS = 400
 """Of a curve, as of jobs (docs/jobs.md)."""
@@ -364,7 +364,7 @@ def _texts(
     prompts: Sequence[str],
     max_tokens: int,
 ) -> _Section:
-    from zoexport.generate import Generator
+    from zoexport.run.generate import Generator
 
     texts: dict[str, list[tuple[str, str]]] = {prompt: [] for prompt in prompts}
     for number, (run, letter) in enumerate(zip(runs, letters, strict=True)):

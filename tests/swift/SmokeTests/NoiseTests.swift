@@ -1,7 +1,7 @@
 import Cases
+import CZoexport
 import Foundation
 import XCTest
-import ZoSession
 
 /// graphs/golden/rng.json, whose folder `ZOEXPORT_GOLDEN` names.
 final class NoiseTests: XCTestCase {
@@ -75,6 +75,36 @@ final class NoiseTests: XCTestCase {
         for known in golden.permutations {
             let seed = UInt64(known.seed, radix: 16)!
             XCTAssertEqual(Noise.permutation(seed: seed, epoch: known.epoch, count: known.n), known.order)
+        }
+    }
+}
+
+/// The noise specification (docs/rng.md) as the library computes it.
+private enum Noise {
+    static func words(seed: UInt64, block: UInt32, tensorID: UInt32, query: UInt32, step: UInt32) -> [UInt32] {
+        filled(4) { zo_rng_words(seed, block, tensorID, query, step, $0) }
+    }
+
+    static func normals(
+        seed: UInt64, tensorID: UInt32, query: UInt32, step: UInt32, first: UInt64, count: Int
+    ) -> [Float] {
+        filled(count) { zo_rng_normals(seed, tensorID, query, step, first, UInt64(count), $0) }
+    }
+
+    static func signs(
+        seed: UInt64, tensorID: UInt32, query: UInt32, step: UInt32, first: UInt64, count: Int
+    ) -> [Float] {
+        filled(count) { zo_rng_signs(seed, tensorID, query, step, first, UInt64(count), $0) }
+    }
+
+    static func permutation(seed: UInt64, epoch: UInt32, count: Int) -> [UInt32] {
+        filled(count) { zo_rng_permutation(seed, epoch, UInt32(count), $0) }
+    }
+
+    private static func filled<Value>(_ count: Int, _ fill: (UnsafeMutablePointer<Value>) -> Void) -> [Value] {
+        [Value](unsafeUninitializedCapacity: count) {
+            if count > 0 { fill($0.baseAddress!) }
+            $1 = count
         }
     }
 }

@@ -16,7 +16,7 @@ final class SessionTests: XCTestCase {
         let session = try test.open()
         let info = try session.info
         let known = expected.info
-        XCTAssertEqual(info.bundleID, known.bundleId)
+        XCTAssertEqual(info.bundleId, known.bundleId)
         XCTAssertEqual([info.method, info.target, info.engine], [known.method, known.target, known.engine])
         let steps = Int(expected.steps)
         XCTAssertEqual([info.rows, info.seqLen, info.copies, info.queries, info.maxLabels, steps], known.numbers)
@@ -29,7 +29,7 @@ final class SessionTests: XCTestCase {
         XCTAssertEqual(slots.count, expected.slots.count)
         for (slot, wanted) in zip(slots, expected.slots) {
             XCTAssertEqual([slot.name, slot.role, slot.module], [wanted.name, wanted.role, wanted.module])
-            XCTAssertEqual(slot.tensorID, wanted.tensorId)
+            XCTAssertEqual(slot.tensorId, wanted.tensorId)
             XCTAssertEqual(slot.shape, wanted.shape)
             XCTAssertEqual(slot.elements, slot.shape.reduce(1, *))
         }
@@ -69,7 +69,7 @@ final class SessionTests: XCTestCase {
     func testOpensOnlyWhatATrustedKeySigned() throws {
         let keys = [expected.other, expected.trusted]
         let session = try TrainingSession(bundle: test.bundle, trustedKeys: keys)
-        XCTAssertEqual(try session.info.bundleID, expected.info.bundleId)
+        XCTAssertEqual(try session.info.bundleId, expected.info.bundleId)
         let refused = assertFails(.bundle) {
             try TrainingSession(bundle: test.bundle, trustedKeys: [expected.other])
         }

@@ -368,7 +368,7 @@ def test_it_has_a_name() -> None:
 
 def test_mlx_is_not_imported() -> None:
     code = (
-        "import sys, zoexport.adapters, zoexport.transfer\n"
+        "import sys, zoexport.adapters, zoexport.run.transfer\n"
         "assert not {'mlx', 'mlx_lm', 'peft'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

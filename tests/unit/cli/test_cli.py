@@ -15,10 +15,10 @@ import pytest
 
 from tests.support.bundles import write_bundle
 from tests.support.tiny_models import save_tiny
-from zoexport import __version__
 from zoexport.cli.main import cli, run
 from zoexport.core.errors import BundleError
 from zoexport.core.types import Problem
+from zoexport.core.version import __version__
 from zoexport.tools import doctor
 
 HEAVY = ("torch", "executorch", "transformers", "coremltools", "mlx", "flwr")
@@ -156,7 +156,7 @@ def test_help_and_import_load_no_compiler_and_are_fast() -> None:
 
 def test_the_process_that_trains_loads_no_torch() -> None:
     probe = (
-        "import sys, zoexport.train, zoexport.session, zoexport.data, zoexport.cli.main\n"
+        "import sys, zoexport.run.train, zoexport.session, zoexport.data, zoexport.cli.main\n"
         f"loaded = [name for name in {HEAVY!r} if name in sys.modules]\n"
         "sys.exit(f'loaded {loaded}' if loaded else 0)\n"
     )
@@ -239,7 +239,7 @@ def test_a_defect_is_one_line_and_debug_shows_the_traceback(
     def broken(bundle: Path) -> dict[str, Any]:
         raise RuntimeError("a wire came loose\nand more")
 
-    monkeypatch.setattr("zoexport.describe.describe_bundle", broken)
+    monkeypatch.setattr("zoexport.tools.describe.describe_bundle", broken)
     message = failure(capfd, ["inspect", "b"], 70)
     assert "RuntimeError: a wire came loose" in message
     assert "--debug" in message
@@ -265,7 +265,7 @@ def test_what_the_machine_lacks_is_no_defect(
     def broken(bundle: Path) -> dict[str, Any]:
         raise error
 
-    monkeypatch.setattr("zoexport.describe.describe_bundle", broken)
+    monkeypatch.setattr("zoexport.tools.describe.describe_bundle", broken)
     assert found in failure(capfd, ["inspect", "b"], 1)
 
 
@@ -292,18 +292,18 @@ def test_an_error_has_its_class_s_exit_code(
     def interrupted(bundle: Path) -> dict[str, Any]:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("zoexport.describe.describe_bundle", interrupted)
+    monkeypatch.setattr("zoexport.tools.describe.describe_bundle", interrupted)
     assert "stop" in failure(capfd, ["inspect", "b", "--json"], 130)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_command_with_130(number: signal.Signals) -> None:
     probe = (
-        "import sys, time, zoexport.describe\n"
+        "import sys, time, zoexport.tools.describe\n"
         "def wait(bundle):\n"
         "    print('waiting', file=sys.stderr, flush=True)\n"
         "    time.sleep(30)\n"
-        "zoexport.describe.describe_bundle = wait\n"
+        "zoexport.tools.describe.describe_bundle = wait\n"
         "from zoexport.cli.main import run\n"
         "sys.exit(run(['inspect', 'b']))\n"
     )

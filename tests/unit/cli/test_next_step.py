@@ -15,10 +15,10 @@ import pytest
 
 from tests.support.bundles import write_bundle
 from tests.support.sessions import open_session
-from zoexport import __version__
 from zoexport.cli.completion import SHELLS, VARIABLE
 from zoexport.cli.main import cli, run
 from zoexport.core.native import FIX
+from zoexport.core.version import __version__
 from zoexport.tools import doctor
 
 

@@ -22,7 +22,7 @@ from zoexport.cli.main import run
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, Cancelled
 from zoexport.core.native import native_folder
-from zoexport.packing import pack, unpack
+from zoexport.tools.packing import pack, unpack
 
 SIGNATURE = manifests.SIGNATURE
 

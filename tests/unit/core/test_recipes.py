@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from zoexport.build import with_recipe
 from zoexport.cli.main import run
+from zoexport.compiler.build import with_recipe
 from zoexport.core.config import as_dict, fields, parse
 from zoexport.core.errors import ConfigError
 from zoexport.core.recipes import comment, known, read_recipe

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from zoexport import fetch
+from zoexport.core import fetch
 from zoexport.core.errors import DataError
 from zoexport.data import corpus
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from zoexport.core.errors import ConfigError, DataError, ZoExportError
+from zoexport.core.fetch import Package
 from zoexport.data import samples
-from zoexport.fetch import Package
 
 FILMS = samples.TASKS["films"]
 

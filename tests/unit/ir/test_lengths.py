@@ -29,9 +29,9 @@ from zoexport.passes.bind_rows import bind_rows
 from zoexport.passes.check_lengths import check_lengths
 from zoexport.passes.cleanup import cleanup
 from zoexport.passes.label_logprobs import label_logprobs
-from zoexport.targets.xnnpack.attention import flatten_attention
-from zoexport.targets.xnnpack.legalize import Legalizer
-from zoexport.targets.xnnpack.open_sizes import cut_constants, has_open_sizes_left
+from zoexport.targets.executorch.xnnpack.attention import flatten_attention
+from zoexport.targets.executorch.xnnpack.legalize import Legalizer
+from zoexport.targets.executorch.xnnpack.open_sizes import cut_constants, has_open_sizes_left
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ import torch
 
 from tests.support.tiers import slow_architectures
 from tests.support.tiny_models import ARCHITECTURES, VOCAB_SIZE, fixed, fixed_tokens, tiny
-from zoexport.build import plan, training_graph
+from zoexport.compiler.build import plan, training_graph
 from zoexport.core.types import TrainingGraph
 from zoexport.ir.interpret import interpret
+from zoexport.methods.reference.quantized import quantize_model
 from zoexport.models.conv1d import linear_from_conv1d
-from zoexport.tools.parity_quantized import quantize_model
 
 # A prime, so that the programs are captured at this very length (ir.lengths).
 SEQ, ROWS, QUERIES = 31, 3, 2

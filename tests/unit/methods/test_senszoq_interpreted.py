@@ -11,15 +11,15 @@ import torch
 from tests.support.masks import random_places
 from tests.support.tiers import slow_architectures
 from tests.support.tiny_models import ARCHITECTURES, VOCAB_SIZE, fixed_tokens, tiny
-from zoexport.build import plan, training_graph
+from zoexport.compiler.build import plan, training_graph
 from zoexport.core.errors import ConfigError
 from zoexport.core.types import TrainingGraph
 from zoexport.ir.frozen import RowsWithoutChosen, materialize
 from zoexport.ir.graphs import is_call, zo
 from zoexport.ir.interpret import Stages, interpret
+from zoexport.methods.reference.quantized import quantize_model
 from zoexport.models.conv1d import linear_from_conv1d
 from zoexport.models.weights import LoadedWeights
-from zoexport.tools.parity_quantized import quantize_model
 
 SEQ, BATCH, QUERIES, STEP = 31, 2, 2, 3
 POSITIONS = torch.tensor([0, 5, SEQ - 1, SEQ + 3])

@@ -22,7 +22,8 @@ from tests.support.tiny_models import (
     tiny_config,
     tiny_tokenizer,
 )
-from zoexport import fetch, models
+from zoexport import models
+from zoexport.core import fetch
 from zoexport.core.errors import ModelError
 from zoexport.core.files import sha256
 

@@ -13,7 +13,7 @@ from torch import nn
 from tests.support.graphs import VOCAB, WIDTH, SmallModel
 from tests.support.splits import LENGTH, Layer, small
 from tests.support.tiny_models import HIDDEN, fixed, from_config, tiny_config
-from zoexport.build import plan, training_graph
+from zoexport.compiler.build import plan, training_graph
 from zoexport.core.errors import VerifyError
 from zoexport.core.types import TrainingGraph
 from zoexport.ir.frozen import materialize

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.graphs import operators
 from tests.support.tiny_models import tiny
-from zoexport.build import plan, training_graph
+from zoexport.compiler.build import plan, training_graph
 from zoexport.core.types import TrainingGraph
 
 

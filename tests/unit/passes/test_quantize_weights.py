@@ -10,9 +10,9 @@ from tests.support.graphs import SEQ, WIDTH, captured, operators, tokens
 from zoexport.core.errors import ConfigError
 from zoexport.core.types import TrainingGraph
 from zoexport.ir.interpret import interpret
+from zoexport.methods.reference.quantized import quantize_model
 from zoexport.passes.bind_rows import bind_rows
 from zoexport.passes.quantize_weights import quantize_weights
-from zoexport.tools.parity_quantized import quantize_model
 
 
 class _Body(nn.Module):

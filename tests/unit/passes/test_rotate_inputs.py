@@ -10,10 +10,10 @@ from tests.support.graphs import WIDTH, captured, operators, tokens
 from zoexport.core import hadamard
 from zoexport.core.types import TrainingGraph
 from zoexport.ir.interpret import interpret
+from zoexport.methods.reference.quantized import quantize_model
 from zoexport.passes.bind_rows import bind_rows
 from zoexport.passes.quantize_weights import quantize_weights
 from zoexport.passes.rotate_inputs import rotate_inputs, rounding_gains
-from zoexport.tools.parity_quantized import quantize_model
 
 
 class _Amplify(nn.Module):

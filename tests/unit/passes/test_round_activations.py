@@ -15,8 +15,8 @@ from torch import nn
 from tests.support.graphs import WIDTH, SmallModel, operators
 from tests.support.splits import Layer, arguments, bound, small
 from tests.support.tiny_models import VOCAB_SIZE, fixed_tokens, tiny
-from zoexport.build import plan, training_graph
 from zoexport.calibration import rounding
+from zoexport.compiler.build import plan, training_graph
 from zoexport.core import activation_grids as grids
 from zoexport.core.activation_grids import Format
 from zoexport.core.errors import VerifyError
@@ -24,13 +24,13 @@ from zoexport.core.types import Pass, TrainingGraph
 from zoexport.ir.frozen import bound_weights, materialize
 from zoexport.ir.graphs import placeholders
 from zoexport.ir.interpret import Stages
+from zoexport.methods.reference.quantized import quantize_model
 from zoexport.methods.split import split_passes
 from zoexport.models import adapter_targets
 from zoexport.models.conv1d import linear_from_conv1d
 from zoexport.models.weights import LoadedWeights
 from zoexport.passes.round_activations import FORMAT, round_activations
 from zoexport.targets.executorch.lower_stages import fused_program
-from zoexport.tools.parity_quantized import quantize_model
 
 ROUND = "zoexport.round_activations.default"
 SEQ, BATCH = 31, 2

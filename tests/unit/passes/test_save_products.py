@@ -11,7 +11,7 @@ import torch
 from tests.support.splits import Layer, arguments, small, tiny_graph
 from tests.support.tiers import slow_architectures
 from tests.support.tiny_models import ARCHITECTURES, ENCODERS
-from zoexport.build import plan
+from zoexport.compiler.build import plan
 from zoexport.core.errors import ConfigError
 from zoexport.core.features import Feature
 from zoexport.core.types import Program, TrainingGraph

@@ -13,8 +13,8 @@ from tests.support.bundles import LinearModel
 from tests.support.compiled import Compiler
 from tests.support.sessions import open_session
 from zoexport.core.errors import BundleError, ConfigError, StateError
+from zoexport.run.train import train
 from zoexport.session import Dataset, Session
-from zoexport.train import train
 
 
 def silent(*_: Any) -> None:

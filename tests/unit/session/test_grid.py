@@ -17,12 +17,12 @@ from tests.support import bundles, grid_bundles
 from tests.support.grid_bundles import BIAS, LR, QUERIES, SLOTS, GridModel, initial_values, losses
 from tests.support.grid_integers import EPS, SEED, TABLE, TRAINED, Arrays, integers, updated
 from tests.support.sessions import make_dataset
+from zoexport.compiler import parity_session
+from zoexport.compiler.parity import state_error
+from zoexport.compiler.parity_batches import make_batch
 from zoexport.core import rng
 from zoexport.core.errors import ConfigError, DivergedError
 from zoexport.session import Dataset, Session, Tensor
-from zoexport.tools import parity_session
-from zoexport.tools.parity import state_error
-from zoexport.tools.parity_batches import make_batch
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = bundles.text_examples()

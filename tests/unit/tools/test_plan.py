@@ -12,8 +12,9 @@ from executorch.exir._serialize._program import deserialize_pte_binary
 
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import save_tiny, tiny, tiny_config
-from zoexport import build, models
+from zoexport import models
 from zoexport.cli.main import run
+from zoexport.compiler import build
 from zoexport.core.config import as_dict
 from zoexport.core.types import Footprint, TrainingGraph
 from zoexport.ir.counts import product_flops

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.support.signed import make_keys, sign
+from tests.unit.run.test_logging import rows, train
 from tests.unit.session.test_validation import Run
-from tests.unit.tools.test_logging import rows, train
 from zoexport.cli.main import run as run_verb
 from zoexport.session import describe_state
 from zoexport.tools.charts import DARK, LIGHT

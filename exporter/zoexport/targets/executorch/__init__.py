@@ -1,1 +1,1 @@
-"""What ExecuTorch's targets share: programs become methods of one .pte file."""
+"""ExecuTorch's targets, a folder for each delegate, and what they share: programs become methods of one .pte file."""

@@ -20,22 +20,13 @@ struct ChooseView: View {
     var body: some View {
         Form {
             Section("Bundle") {
-                Picker("Bundle", selection: $bundle) {
-                    Text("None").tag(String?.none)
-                    ForEach(model.bundles, id: \.self) { Text($0).tag(String?.some($0)) }
-                }
+                picker("Bundle", $bundle, of: model.bundles)
                 Button("Import a bundle") { pick(.bundle) }
                 if let imported = model.imported { ProgressView("Importing", value: imported) }
             }
             Section {
-                Picker("File", selection: $data) {
-                    Text("None").tag(String?.none)
-                    ForEach(model.dataFiles, id: \.self) { Text($0).tag(String?.some($0)) }
-                }
-                Picker("Held out, to choose the best step by", selection: $heldOut) {
-                    Text("None").tag(String?.none)
-                    ForEach(model.dataFiles, id: \.self) { Text($0).tag(String?.some($0)) }
-                }
+                picker("File", $data, of: model.dataFiles)
+                picker("Held out, to choose the best step by", $heldOut, of: model.dataFiles)
                 Button("Copy a JSON Lines file into the app") { pick(.data) }
                 Button("Type examples") { isTyping = true }
                 Button("Delete examples and training", role: .destructive) { isDeleting = true }
@@ -72,6 +63,13 @@ struct ChooseView: View {
         }
         .sheet(isPresented: $isTyping) { TypeView() }
         .onAppear { model.look() }
+    }
+
+    private func picker(_ title: LocalizedStringKey, _ chosen: Binding<String?>, of names: [String]) -> some View {
+        Picker(title, selection: chosen) {
+            Text("None").tag(String?.none)
+            ForEach(names, id: \.self) { Text($0).tag(String?.some($0)) }
+        }
     }
 
     private func pick(_ what: Picked) {

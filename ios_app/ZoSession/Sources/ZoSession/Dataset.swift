@@ -5,33 +5,24 @@ import Foundation
 public struct Candidate: Sendable {
     public var tokens, labels: [Int64]
 
-    public init(tokens: [Int64], labels: [Int64]) {
-        (self.tokens, self.labels) = (tokens, labels)
-    }
+    public init(tokens: [Int64], labels: [Int64]) { (self.tokens, self.labels) = (tokens, labels) }
 }
 
-/// The result of `Dataset.read`.
+/// Examples of a file, how many did not fit the bundle's rows, tokens of the longest before that, and sentences to show.
 public struct ReadReport: Decodable, Sendable {
-    /// Examples of the file, how many did not fit the bundle's rows, and tokens of the longest before that.
     public let examples, shortened, longest: UInt64
-    /// Sentences to show before the first step.
     public let note: String
 }
 
-/// Tokenized examples, held by the library.
+/// Tokenized examples, held by the library. What cannot be used is a `ZoError` of kind `data`, and nothing is appended.
 public final class Dataset: Sendable {
     let handle: Handle
 
     public init() throws { handle = Handle(zo_dataset_new(), what: "dataset", free: zo_dataset_free) }
 
-    /// The number of examples.
     public var count: UInt64 { get throws { try handle.call(zo_dataset_size) } }
 
-    /// Appends an example.
-    /// - Parameters:
-    ///   - candidates: the completions to compare, or one without choices.
-    ///   - target: the index of the right one.
-    /// - Throws: `ZoError` of kind `data`: no label, unequal lengths, an impossible token or target. Nothing is appended.
+    /// Appends an example, with one candidate unless there are choices; `target` is the index of the right one.
     public func add(_ candidates: [Candidate], target: UInt = 0) throws {
         try handle.call { dataset in
             for candidate in candidates where candidate.tokens.count != candidate.labels.count {
@@ -54,21 +45,15 @@ public final class Dataset: Sendable {
         }
     }
 
-    /// Appends the examples of a JSON Lines file of tokens (docs/session.md). On failure nothing is appended.
-    public func load(_ file: URL) throws {
-        try handle.verb { try zo_dataset_load($0, checked(file.path, "examples"), $1) }
-    }
+    /// Appends the examples of a JSON Lines file of tokens (docs/session.md).
+    public func load(_ file: URL) throws { try handle.verb { try zo_dataset_load($0, checked(file.path, "examples"), $1) } }
 
-    /// Appends the examples of a data file (docs/cli.md, "Data"), tokenized for `bundle`. On failure nothing is appended.
+    /// Appends the examples of a data file (docs/cli.md, "Data"), tokenized for `bundle`.
     /// - Parameter settings: the run's `loss` and `pack`, as both change how a file is read.
-    /// - Throws: `ZoError` of kind `data`: the file, or a line of it, cannot be used; `bundle`: no tokenizer.
     @discardableResult
-    public func read(
-        _ data: URL, bundle: URL, settings: Settings = [:], trustedKeys: [String]? = nil
-    ) throws -> ReadReport {
-        var tokenizer: OpaquePointer?
+    public func read(_ data: URL, bundle: URL, settings: Settings = [:], trustedKeys: [String]? = nil) throws -> ReadReport {
         let keys = try json(["trusted_keys": trustedKeys])
-        try verb { try zo_tokenizer_open(checked(bundle.path, "bundle"), keys, &tokenizer, $0) }
+        let tokenizer = try opened { try zo_tokenizer_open(checked(bundle.path, "bundle"), keys, $0, $1) }
         defer { zo_tokenizer_close(tokenizer) }
         return try handle.read {
             try zo_dataset_read($0, tokenizer, checked(data.path, "data"), json(settings), nil, nil, $1, $2)
@@ -86,4 +71,83 @@ public final class Dataset: Sendable {
 
     /// Frees the examples, as the last reference does. Closing twice is allowed.
     public func close() throws { try handle.close() }
+}
+
+/// A message of a conversation; `role` is "system", "user" or "assistant".
+public struct Message: Codable, Equatable, Sendable {
+    public let role: String
+    public var content: String
+
+    public init(role: String, content: String) { (self.role, self.content) = (role, content) }
+}
+
+/// An example that a user typed: a prompt and its completion, or a conversation in their place.
+public struct TypedExample: Encodable, Identifiable, Sendable {
+    private enum CodingKeys: CodingKey { case prompt, completion, messages }
+
+    public let id = UUID()
+    public var prompt, completion: String
+    public var messages: [Message]?
+
+    public init(prompt: String = "", completion: String = "", messages: [Message]? = nil) {
+        (self.prompt, self.completion, self.messages) = (prompt, completion, messages)
+    }
+
+    public func encode(to encoder: any Encoder) throws {
+        var container = encoder.container(keyedBy: CodingKeys.self)
+        if let messages { return try container.encode(messages, forKey: .messages) }
+        try container.encode(prompt, forKey: .prompt)
+        try container.encode(completion, forKey: .completion)
+    }
+
+    /// Writes or appends to a data file, completely or not at all. Refuses, by its number, what could not be learned.
+    public static func write(_ examples: [TypedExample], to file: URL, append: Bool = false) throws {
+        try verb { try zo_typed_write(checked(file.path, "file"), json(examples), append ? 1 : 0, $0) }
+    }
+}
+
+/// Decodes the manifest of a bundle (docs/bundle.md), verified against its own id, and its signature if keys are given.
+package func manifest<Manifest: Decodable>(of bundle: URL, trustedKeys: [String]? = nil) throws -> Manifest {
+    try result { try zo_bundle_manifest(checked(bundle.path, "bundle"), json(["trusted_keys": trustedKeys]), $0, $1) }
+}
+
+/// The engines that a bundle has programs for: its own, and the CPU's if it has some for it beside a GPU's.
+public struct BundleEngines: Equatable, Sendable {
+    private struct Manifest: Decodable {
+        struct Fallback: Decodable { let engine: String }
+
+        let engine: String
+        let fallback: Fallback?
+    }
+
+    public let own: String
+    public let fallback: String?
+
+    /// Reads the manifest alone, so the bundle need not open here, for lack of a GPU.
+    public init(of bundle: URL, trustedKeys: [String]? = nil) throws {
+        let found: Manifest = try manifest(of: bundle, trustedKeys: trustedKeys)
+        (own, fallback) = (found.engine, found.fallback?.engine)
+    }
+
+    /// Names the engine that may replace `engineName` (nil: `own`) after this failure. The user chooses it.
+    public func instead(of engineName: String?, after failure: ZoError) -> String? {
+        failure.kind == .engine && engineName != fallback ? fallback : nil
+    }
+}
+
+/// A bundle as one file, which `zoexport pack` makes (docs/bundle.md).
+public enum PackedBundle {
+    /// Writes the bundle in `file` to `folder`, completely or not at all. It checks the signature first.
+    /// - Parameter onProgress: gets the bytes that are written, and all; true ends the call.
+    public static func unpack(
+        _ file: URL, to folder: URL, replace: Bool? = nil, trustedKeys: [String]? = nil,
+        onProgress: ((UInt64, UInt64) -> Bool)? = nil
+    ) throws {
+        typealias Part = (UInt64, UInt64)
+        let from = try checked(file.path, "file"), target = try checked(folder.path, "folder")
+        let options = try json(["replace": replace, "trusted_keys": trustedKeys])
+        try Callback<Part>(onProgress.map { body in { body($0.0, $0.1) } }).during { user in
+            try verb { zo_bundle_unpack(from, target, options, { Callback<Part>.of($0).call(($1, $2)) }, user, $0) }
+        }
+    }
 }

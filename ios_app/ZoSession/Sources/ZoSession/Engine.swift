@@ -10,7 +10,7 @@ public protocol Engine: AnyObject, Sendable {
 
 /// A program's input or output during one call: contiguous, row-major.
 public struct Tensor {
-    /// Types in the order of their numbers in `session.h`.
+    /// In the order of their numbers in `session.h`.
     public enum DType: String, CaseIterable, Decodable, Sendable {
         case float32, int64, uint8, bfloat16, int8, uint32, float16, int32
     }
@@ -35,8 +35,10 @@ extension Tensor {
 typealias EngineBox = Box<(any Engine)?>
 
 extension EngineBox {
-    func withC<Result>(_ body: (UnsafePointer<zo_engine>?) throws -> Result) rethrows -> Result {
-        guard value != nil else { return try body(nil) }
+    /// Opens what computes with the engine.
+    func open(
+        _ body: (UnsafePointer<zo_engine>?, UnsafeMutablePointer<OpaquePointer?>, ErrorPointer) -> zo_status
+    ) throws -> OpaquePointer? {
         var table = zo_engine(user: user) {
             user, program, inputs, inputCount, outputs, outputCount, message, messageSize in
             do {
@@ -54,6 +56,6 @@ extension EngineBox {
                 return 1
             }
         }
-        return try body(&table)
+        return try withUnsafePointer(to: &table) { engine in try opened { body(value.map { _ in engine }, $0, $1) } }
     }
 }

@@ -4,14 +4,10 @@ import Foundation
 /// `ProcessInfo.ThermalState`, which Linux does not have.
 public enum Heat: Int32, Sendable { case nominal, fair, serious, critical }
 
-/// The condition of the device; nil: not known.
+/// The condition of the device (`zo_conditions`); nil: not known.
 public struct Conditions: Sendable {
     fileprivate let c: zo_conditions
 
-    /// - Parameters:
-    ///   - battery: its charge, 0 to 1.
-    ///   - freeBytes: on the disk of the job's folder.
-    ///   - memoryBytes: that the app may still take before the system ends it.
     public init(
         heat: Heat? = nil, battery: Double? = nil, isCharging: Bool? = nil, freeBytes: UInt64? = nil,
         memoryBytes: UInt64? = nil
@@ -23,7 +19,8 @@ public struct Conditions: Sendable {
     }
 }
 
-/// A fine-tuning to do.
+/// A fine-tuning to do: options of the kind `job`. `steps` include those of an earlier run, `settings` are those that differ,
+/// and `engineName` is one of `BundleEngines`; nil: the library's default.
 public struct JobRequest: Codable, Equatable, Sendable {
     private enum CodingKeys: String, CodingKey {
         case bundlePath = "bundle", dataPath = "data", heldOutPath = "heldOut", steps, settings, evaluates = "evaluate"
@@ -33,22 +30,14 @@ public struct JobRequest: Codable, Equatable, Sendable {
     private var bundlePath, dataPath: String
     private var heldOutPath: String?
     fileprivate var answer: Answer?
-    /// Steps in total, those of an earlier run included.
     public var steps: UInt64
-    /// Settings that differ from those of the run, or the bundle.
     public var settings: Settings
-    /// Evaluates before the first step and after the last.
     public var evaluates: Bool
-    /// Steps between evaluations of `heldOut`, and evaluations without a lower loss after which training ends.
     public var evalEvery, patience: UInt64?
-    /// The weights that `TrainingJob.session` gives.
     public var keep: Keep?
-    /// One of the bundle's engines (`BundleEngines`) for all runs of the request; nil: its own.
     public var engineName: String?
 
-    /// - Parameters:
-    ///   - data: examples as JSON Lines (docs/cli.md).
-    ///   - heldOut: examples to evaluate on, also during training; nil: `data`, and not during training.
+    /// Without `heldOut`, `data` is evaluated, and not during training.
     public init(
         bundle: URL, data: URL, steps: UInt64, settings: Settings = [:], evaluates: Bool = true, heldOut: URL? = nil
     ) {
@@ -67,23 +56,17 @@ public enum Keep: String, Codable, Sendable { case last, best }
 /// The meaning of a start if the bundle's state has steps with other examples or settings.
 public enum Answer: String, Codable, Sendable { case ask, goOn = "continue", anew = "restart" }
 
-public enum Phase: String, Decodable, Sendable {
-    case idle, preparing, evaluating, training, waiting, paused, failed, done
-}
-
-/// Why a job waits or is paused.
+public enum Phase: String, Decodable, Sendable { case idle, preparing, evaluating, training, waiting, paused, failed, done }
 public enum Reason: String, Decodable, Sendable { case none, asked, heat, battery, disk, memory, background }
 
-/// The state of a job for a screen (docs/jobs.md); nil: not known.
+/// The state of a job for a screen (docs/jobs.md, `zo_job_view`); nil: not known.
 public struct JobView: Decodable, Sendable {
     public let phase: Phase
     public let reason: Reason
     public let step, steps, examples, shortened, anonymousBytes: UInt64
-    public let loss, secondsLeft: Double?
+    public let loss, secondsLeft, part: Double?
     public let before, after: Evaluation?
-    /// The share of the examples that are read or evaluated, 0 to 1.
-    public let part: Double?
-    /// The step of the lowest loss in `evaluations`, which are on held-out examples, in the order of steps.
+    /// The step of the lowest loss in `evaluations`, which are on held-out examples.
     public let bestStep: UInt64?
     public let evaluations: [StepEvaluation]
 }
@@ -99,22 +82,18 @@ public struct LossPoint: Decodable, Equatable, Sendable {
     }
 }
 
-/// One fine-tuning in its own folder, which waits, pauses and continues in another process (docs/jobs.md).
+/// One fine-tuning in its own folder, which waits, pauses and continues in another process (docs/jobs.md, `job.h`).
 ///
 /// Other threads may call everything but `run` and `start` while these run.
 public final class TrainingJob: Sendable {
     private let handle: Handle
     private let engine: EngineBox
 
-    /// Opens the job; what another process left unfinished is there, paused.
-    /// - Parameters: as `TrainingSession.init` takes them, for every session of the job.
-    public init(
-        folder: URL, engine: (any Engine)? = nil, cache: String? = nil, trustedKeys: [String]? = nil
-    ) throws {
+    /// Opens the job, paused if another process left it unfinished. The sessions get the other parameters.
+    public init(folder: URL, engine: (any Engine)? = nil, cache: String? = nil, trustedKeys: [String]? = nil) throws {
         let path = try checked(folder.path, "folder"), box = EngineBox(engine)
         let options = try json(["packed_weights": cache, "trusted_keys": trustedKeys])
-        var opened: OpaquePointer?
-        try box.withC { engine in try verb { zo_job_open(path, options, engine, &opened, $0) } }
+        let opened = try box.open { zo_job_open(path, options, $0, $1, $2) }
         handle = Handle(opened, what: "job") { job in withExtendedLifetime(box) { zo_job_close(job) } }
         self.engine = box
     }
@@ -131,20 +110,15 @@ public final class TrainingJob: Sendable {
         return problem.code == 0 ? nil : ZoError(problem)
     }
 
-    /// Checks and stores a request, for `run`. Reads bundle and examples. On failure the job is unchanged.
-    /// - Throws: `ZoError` of kind `question`: the state has steps of something else, or all of them, and `answer` is `ask`.
+    /// Checks and stores a request for `run`; on failure, a `question` among them, the job is unchanged.
     public func start(_ request: JobRequest, answer: Answer = .ask) throws {
-        var request = request
-        request.answer = answer
-        try handle.verb { try zo_job_start($0, json(request), $1) }
+        var asked = request
+        asked.answer = answer
+        try handle.verb { try zo_job_start($0, json(asked), $1) }
     }
 
-    /// Trains until the job is done, paused or cancelled, on this thread.
-    /// - Parameters:
-    ///   - pollSeconds: seconds between checks of the device while the job waits.
-    ///   - conditions: called at least once for every step.
-    ///   - changed: called when `view` has changed.
-    /// - Throws: `ZoError`: it failed; progress is saved.
+    /// Trains until the job is done, paused or cancelled, on this thread; throws if it failed, with its progress saved.
+    /// It asks for `conditions` at least once for every step, and every `pollSeconds` while it waits.
     public func run(
         pollSeconds: Double? = nil, conditions: @escaping () -> Conditions, changed: @escaping () -> Void = {}
     ) throws {
@@ -156,23 +130,19 @@ public final class TrainingJob: Sendable {
         try withExtendedLifetime(box) { try handle.verb { try zo_job_run($0, json(["poll_seconds": pollSeconds]), &host, $1) } }
     }
 
-    /// Ends a `run` after its step, saved. `reason` is `asked`, `memory` or `background`.
+    /// Ends a `run` after its step, saved.
     public func pause(_ reason: Reason = .asked) { try? handle.call(beside: true) { zo_job_pause($0, reason.rawValue) } }
 
-    /// Drops the request; its state stays. A `run` ends after its step.
+    /// Drops the request, whose state stays, after ending a `run`; `discard`, while none runs, removes that state too.
     public func cancel() throws { try handle.verb(beside: true, zo_job_cancel) }
-
-    /// Drops the request and removes the state of its bundle; refused while the job runs.
     public func discard() throws { try handle.verb(beside: true, zo_job_discard) }
 
     /// Opens the request's bundle with what was trained so far, to generate, evaluate or export.
     public func session() throws -> TrainingSession {
-        var opened: OpaquePointer?
-        try handle.verb(beside: true) { zo_job_session($0, &opened, $1) }
-        return TrainingSession(opened, engine)
+        TrainingSession(try handle.call(beside: true) { job in try opened { zo_job_session(job, $0, $1) } }, engine)
     }
 
-    /// Frees the job, as the last reference does. Closing twice is allowed.
+    /// Frees the job, as the last reference does.
     public func close() throws { try handle.close() }
 }
 

@@ -4,17 +4,13 @@ import Foundation
 /// An open bundle and its training run.
 ///
 /// Threads may share a session: calls run one after the other, and `close` waits for the one that runs. Failures are
-/// `ZoError`s.
+/// `ZoError`s. `session.h` has the details of every call, and graphs/schema/settings.schema.json all settings and options;
+/// options that are nil have the library's defaults.
 public final class TrainingSession: Sendable {
     let handle: Handle
 
-    /// Opens a bundle.
-    /// - Parameters:
-    ///   - engine: runs the programs instead of the engine that the manifest names.
-    ///   - cache: folder of packed weights, for an app one below its caches directory; empty: none.
-    ///   - trustedKeys: lines of minisign's .pub files, of which one must have signed the bundle; nil: any bundle opens.
-    ///   - engineName: one of the bundle's engines (`BundleEngines`); nil: its own.
-    /// - Throws: `ZoError` of kind `bundle`: missing, altered, of another version, or signed by none of the keys.
+    /// Opens a bundle. `engine` runs the programs instead of `engineName`, one of `BundleEngines`; `cache` is a folder for
+    /// packed weights, in an app below its caches directory; one of `trustedKeys`, minisign's, must have signed the bundle.
     public convenience init(
         bundle: URL, threads: Int? = nil, verify: Bool? = nil, engine: (any Engine)? = nil, cache: String? = nil,
         trustedKeys: [String]? = nil, engineName: String? = nil
@@ -23,9 +19,7 @@ public final class TrainingSession: Sendable {
             "threads": threads, "verify": verify, "packed_weights": cache, "trusted_keys": trustedKeys, "engine": engineName,
         ])
         let path = try checked(bundle.path, "bundle"), box = EngineBox(engine)
-        var opened: OpaquePointer?
-        try box.withC { engine in try verb { zo_session_open(path, options, engine, &opened, $0) } }
-        self.init(opened, box)
+        self.init(try box.open { zo_session_open(path, options, $0, $1, $2) }, box)
     }
 
     init(_ opened: OpaquePointer?, _ engine: EngineBox) {
@@ -35,23 +29,14 @@ public final class TrainingSession: Sendable {
     public var info: SessionInfo { get throws { try handle.read(zo_session_info) } }
     /// State tensors, in the manifest's order.
     public var slots: [SlotInfo] { get throws { try handle.read(zo_session_slots) } }
-    /// Settings of the run: at first the manifest's, then those of a state that is trained, then what `configure` changed.
+    /// Settings of the run: the manifest's, those of a state that is trained, and what `configure` changed.
     public var settings: Settings { get throws { try handle.read(zo_session_settings) } }
 
-    /// Attaches a state folder before any step; without one, nothing of a run is kept.
-    /// - Parameters:
-    ///   - state: resumed, or created.
-    ///   - seed: the seed of a new state, and must equal that of an existing one.
-    ///   - readOnly: the state must exist, is not locked and not written.
-    ///   - recover: continues from the last good record of a damaged log, of which a copy is kept.
-    ///   - changeSettings: continues with other settings or examples than the run's.
-    /// - Throws: `ZoError` of kind `state`: missing, damaged, locked, of another bundle or another seed.
+    /// Attaches a state folder before any step, and resumes or creates it; without one, nothing of a run is kept.
     public func attach(
         _ state: URL, seed: UInt64? = nil, readOnly: Bool? = nil, recover: Bool? = nil, changeSettings: Bool? = nil
     ) throws {
-        let options = try json([
-            "seed": seed, "read_only": readOnly, "recover": recover, "change_settings": changeSettings,
-        ])
+        let options = try json(["seed": seed, "read_only": readOnly, "recover": recover, "change_settings": changeSettings])
         try handle.verb { try zo_session_attach($0, checked(state.path, "state"), options, $1) }
     }
 
@@ -61,8 +46,6 @@ public final class TrainingSession: Sendable {
     }
 
     /// Takes one step on the examples `indices`, in this order.
-    /// - Throws: `ZoError` of kind `diverged`: the session is back at the last good state; `state`: the record could not be
-    ///   written, and the step has not happened.
     public func step(_ dataset: Dataset, indices: [UInt64]) throws -> StepResult {
         try dataset.handle.call { examples in
             try handle.call { session in
@@ -74,13 +57,9 @@ public final class TrainingSession: Sendable {
         }
     }
 
-    /// Trains until the run has `totalSteps` steps in total, and saves.
-    /// - Parameter onProgress: called after every step, on this thread; true or an error ends the run after saving.
-    /// - Throws: the error of `onProgress`, or `ZoError` of kind `cancelled`, `diverged` (the last good state stays) or
-    ///   `state` (likewise; or the state's run has other settings or examples).
-    public func train(
-        _ dataset: Dataset, totalSteps: UInt64, onProgress: ((StepProgress) throws -> Bool)? = nil
-    ) throws {
+    /// Trains until the run has `totalSteps` steps in total, and saves. `onProgress` is called after every step, on this
+    /// thread; true or an error, which comes out, ends the run after saving.
+    public func train(_ dataset: Dataset, totalSteps: UInt64, onProgress: ((StepProgress) throws -> Bool)? = nil) throws {
         try Callback(onProgress).during { user in
             var callbacks = zo_train_callbacks()
             callbacks.user = user
@@ -88,6 +67,28 @@ public final class TrainingSession: Sendable {
             try dataset.handle.call { examples in
                 try handle.verb { try zo_session_train($0, examples, nil, json(["steps": totalSteps]), &callbacks, $1) }
             }
+        }
+    }
+
+    /// `train` in its own thread, with a value for every step. The run ends after its step, saved, when the task that reads
+    /// the values is cancelled, or leaves its loop. `close` waits for that end; a new call continues.
+    ///
+    ///     for try await step in session.steps(of: dataset, totalSteps: 100) { show(step.loss) }
+    public func steps(of dataset: Dataset, totalSteps: UInt64) -> AsyncThrowingStream<StepProgress, any Error> {
+        AsyncThrowingStream { continuation in
+            let thread = Thread {
+                do {
+                    try self.train(dataset, totalSteps: totalSteps) {
+                        if case .terminated = continuation.yield($0) { true } else { false }
+                    }
+                    continuation.finish()
+                } catch {
+                    continuation.finish(throwing: error)
+                }
+            }
+            // Apple's systems give other threads than the main one 512 KiB.
+            thread.stackSize = 8 << 20
+            thread.start()
         }
     }
 
@@ -99,6 +100,55 @@ public final class TrainingSession: Sendable {
         try dataset.handle.call { examples in try handle.read { zo_session_evaluate($0, examples, nil, nil, $1, $2) } }
     }
 
+    /// Continues a text, or a conversation with the assistant's response. Changes no state. `onText` gets pieces of the
+    /// text, on this thread; true or an error ends it.
+    public func generate(
+        _ prompt: String? = nil, messages: [Message]? = nil, options: GenerateOptions = GenerateOptions(),
+        onText: ((String) throws -> Bool)? = nil
+    ) throws -> Generation {
+        var options = options, tokens: [Int64] = []
+        (options.prompt, options.messages) = (prompt, messages)
+        let text = try json(options)
+        typealias Piece = Callback<(token: Int64?, text: String?)>
+        let listener = Piece { piece in
+            if let token = piece.token { tokens.append(token) }
+            return try piece.text.flatMap { try onText?($0) } ?? false
+        }
+        var made: Generation = try listener.during { user in
+            try handle.read { session, made, error in
+                let onText: zo_on_text = {
+                    let piece = UnsafeRawBufferPointer(start: $1, count: $2)
+                    return Piece.of($0).call((nil, String(decoding: piece, as: UTF8.self)))
+                }
+                return zo_session_generate(
+                    session, text, { Piece.of($0).call(($1, nil)) }, onText, user, made, error
+                )
+            }
+        }
+        made.tokens = tokens
+        return made
+    }
+
+    /// Frees what `generate` keeps between calls, as a step does.
+    public func forget() throws { try handle.verb(zo_session_forget) }
+
+    /// Loads an adapter in PEFT's form under a name, to generate with; replaces one of the same name, and is in no state.
+    public func loadAdapter(_ name: String, from folder: URL) throws {
+        try handle.verb { try zo_session_load_adapter($0, checked(name, "name"), checked(folder.path, "folder"), $1) }
+    }
+
+    public func dropAdapter(_ name: String) throws {
+        try handle.verb { try zo_session_drop_adapter($0, checked(name, "name"), $1) }
+    }
+
+    /// Writes what was trained, the pending update applied, as an adapter's files, completely or not at all.
+    public func exportAdapter(
+        to target: URL, format: AdapterFormat? = nil, outtype: Outtype? = nil, replace: Bool? = nil
+    ) throws {
+        let options = try json(["format": format, "outtype": outtype, "replace": replace])
+        try handle.verb { try zo_session_export_adapter($0, options, checked(target.path, "target"), $1) }
+    }
+
     /// Reads record `index` of the trajectory log, below `SessionInfo.steps`.
     public func record(_ index: UInt64) throws -> TrajectoryRecord {
         var record = zo_record(), gradients = [Float](repeating: 0, count: try info.queries)
@@ -107,17 +157,15 @@ public final class TrainingSession: Sendable {
     }
 
     /// Writes a snapshot and syncs the log.
-    /// - Throws: `ZoError` of kind `state`: no state is attached, or it cannot be written.
     public func save() throws { try handle.verb(zo_session_save) }
 
-    /// Frees the session and releases its state, as the last reference does. Closing twice is allowed.
+    /// Frees the session and releases its state, as the last reference does.
     public func close() throws { try handle.close() }
 }
 
 /// Values of state tensors, row-major: `Float` for float32 and float16, and the tensor's own type for integers.
 extension TrainingSession {
-    /// Reads a slot.
-    /// - Parameter finished: applies the pending update, as evaluation and export do; else as the last step evaluated it.
+    /// Reads a slot as the last step evaluated it, or `finished`: with the pending update, as evaluation and export do.
     public func readSlot<Value: Numeric>(
         _ name: String, as type: Value.Type = Float.self, finished: Bool = true
     ) throws -> [Value] {
@@ -132,8 +180,7 @@ extension TrainingSession {
         }
     }
 
-    /// Computes a slot's values again from the initial ones and the first `updates` records alone.
-    /// - Throws: `ZoError` of kind `invalidArgument`: the method is of first order, whose records lack the updates.
+    /// Computes a slot's values again from the initial ones and the first `updates` records; not for first-order methods.
     public func replaySlot<Value: Numeric>(
         _ name: String, updates: UInt64, as type: Value.Type = Float.self
     ) throws -> [Value] {

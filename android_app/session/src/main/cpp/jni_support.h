@@ -5,6 +5,7 @@
 #include <jni.h>
 
 #include <cstdint>
+#include <iterator>
 #include <new>
 #include <string>
 #include <string_view>
@@ -117,13 +118,17 @@ inline std::string to_utf8(JNIEnv* env, jstring text) {
 
 // Returns the ZoException for a status other than ZO_OK.
 inline jobject to_exception(JNIEnv* env, const zo_error& error) {
-  jclass type = checked(env, env->FindClass("zoexport/session/ZoException"));
-  const char* signature =
-      "(ILjava/lang/String;Ljava/lang/String;Ljava/lang/String;Ljava/lang/String;)Lzoexport/session/ZoException;";
-  jmethodID of = checked(env, env->GetStaticMethodID(type, "of", signature));
-  return checked(env, env->CallStaticObjectMethod(type, of, static_cast<jint>(error.code), to_text(env, error.where),
-                                                  to_text(env, error.found), to_text(env, error.expected),
-                                                  to_text(env, error.fix)));
+  // In the order of zo_status, from 1.
+  constexpr const char* kTypes[] = {"InvalidArgument", "Bundle",    "State",    "Data",    "Engine",
+                                    "Diverged",        "Cancelled", "Internal", "Question"};
+  const auto number = static_cast<size_t>(error.code) - 1;
+  const std::string type_name = number < std::size(kTypes) ? kTypes[number] : "Internal";
+  const std::string name = "zoexport/session/ZoException$" + type_name;
+  jclass type = checked(env, env->FindClass(name.c_str()));
+  const char* signature = "(Ljava/lang/String;Ljava/lang/String;Ljava/lang/String;Ljava/lang/String;)V";
+  jmethodID constructor = checked(env, env->GetMethodID(type, "<init>", signature));
+  return checked(env, env->NewObject(type, constructor, to_text(env, error.where), to_text(env, error.found),
+                                     to_text(env, error.expected), to_text(env, error.fix)));
 }
 
 [[noreturn]] inline void raise(JNIEnv* env, const zo_error& error) {

@@ -7,18 +7,15 @@ import org.json.JSONObject
 class Candidate(val tokens: LongArray, val labels: LongArray)
 
 /** Describes a data file: its examples, those that exceed the bundle's rows, the longest in tokens, and notes to show. */
-class ReadReport internal constructor(json: JSONObject) {
-    val examples: Long = json.getLong("examples")
-    val shortened: Long = json.getLong("shortened")
-    val longest: Long = json.getLong("longest")
-    val note: String = json.getString("note")
-}
+class ReadReport internal constructor(
+    json: JSONObject, val examples: Long = json.of("examples"), val shortened: Long = json.of("shortened"),
+    val longest: Long = json.of("longest"), val note: String = json.of("note"),
+)
 
-/** Holds tokenized examples in the session's library. */
+/** Holds tokenized examples in the session's library. What cannot be used is a [ZoException.Data], and appends nothing. */
 class Dataset : AutoCloseable {
     internal val handle = Handle(Native.newDataset(), "dataset", Native::freeDataset)
 
-    /** The number of examples. */
     val size: Long get() = handle.call(Native::datasetSize)
 
     /** The SHA-256 of all examples in their order, in hexadecimal. */
@@ -35,18 +32,15 @@ class Dataset : AutoCloseable {
         val (tokens, labels) = listOf(Candidate::tokens, Candidate::labels)
             .map { part -> candidates.flatMap { part(it).asList() }.toLongArray() }
         val lengths = candidates.map { it.tokens.size.toLong() }.toLongArray()
-        Native.addExample(dataset, lengths, tokens, labels, target.toLong().notNegative("target"))
+        Native.addExample(dataset, lengths, tokens, labels, target.toLong())
     }
 
-    /** Appends the examples of a JSON Lines file of tokens (docs/session.md). Appends nothing on failure. */
+    /** Appends the examples of a JSON Lines file of tokens (docs/session.md). */
     fun load(file: File) = handle.call { Native.load(it, file.path) }
 
     /**
-     * Appends the examples of a data file (docs/cli.md, "Data"), tokenized for [bundle]. Appends nothing on failure.
-     *
-     * @param settings `loss` and `pack` of the run: a loss of choices or pairs needs examples that have them.
-     * @param onPart receives the bytes read and their total; true ends it.
-     * @throws ZoException.Data if the file or one of its lines cannot be used.
+     * Appends the examples of a data file (docs/cli.md, "Data"), tokenized for [bundle]. Of the run's [settings], `loss` and
+     * `pack` change how a file is read. [onPart] gets bytes.
      */
     fun read(
         data: File, bundle: File, settings: Map<String, Any> = emptyMap(), trustedKeys: List<String>? = null,
@@ -63,8 +57,42 @@ class Dataset : AutoCloseable {
     override fun close() = handle.close()
 }
 
-/** Checks a count or index, which the library takes without a sign. */
-internal fun Long.notNegative(where: String): Long {
-    if (this >= 0) return this
-    throw ZoException.InvalidArgument(where, toString(), "a number of at least 0", "Choose another one.")
+/** Writes a bundle in one file, which `zoexport pack` makes, to a folder, completely or not at all (`zo_bundle_unpack`). */
+object PackedBundle {
+    fun unpack(
+        file: File, folder: File, replace: Boolean = false, trustedKeys: List<String>? = null,
+        onUnpacked: OnPart = { _, _ -> false },
+    ) = Native.unpack(
+        file.path, folder.path, options("replace" to replace, "trusted_keys" to trustedKeys), Listener(onUnpacked),
+    )
+}
+
+/** Names the engines that a bundle has programs for: its [own], and [fallback], the CPU's, if it has some beside a GPU's. */
+class BundleEngines private constructor(val own: String, val fallback: String?) {
+    /** Returns the engine to offer after [engineName] (null: [own]) failed with [failure]. The user has to choose it. */
+    fun insteadOf(engineName: String?, failure: ZoException): String? =
+        fallback.takeIf { failure is ZoException.Engine && engineName != it }
+
+    companion object {
+        /** Reads the manifest alone: it also works for a bundle that cannot be opened for lack of a GPU. */
+        fun of(bundle: File, trustedKeys: List<String>? = null): BundleEngines {
+            val manifest = parsed(Native.manifest(bundle.path, options("trusted_keys" to trustedKeys)))
+            return BundleEngines(manifest.getString("engine"), manifest.optJSONObject("fallback")?.getString("engine"))
+        }
+    }
+}
+
+/** Computes the noise specification (docs/rng.md, `zo_rng_words` and others). Unsigned numbers pass by their bits. */
+object Noise {
+    fun words(seed: Long, block: Int, tensorId: Int, query: Int, step: Int): List<UInt> =
+        Native.words(seed, block, tensorId, query, step).map { it.toUInt() }
+
+    fun normals(seed: Long, tensorId: Int, query: Int, step: Int, first: Long, count: Int): FloatArray =
+        Native.noise(false, seed, tensorId, query, step, first, count).floats(0)
+
+    fun signs(seed: Long, tensorId: Int, query: Int, step: Int, first: Long, count: Int): FloatArray =
+        Native.noise(true, seed, tensorId, query, step, first, count).floats(0)
+
+    fun permutation(seed: Long, epoch: Int, count: Int): List<Int> =
+        Native.permutation(seed, epoch, count).map { it.toInt() }
 }

@@ -2,6 +2,7 @@ package zoexport.session
 
 import java.io.File
 import java.math.BigInteger
+import kotlin.reflect.KClass
 import org.json.JSONArray
 import org.json.JSONObject
 
@@ -36,11 +37,17 @@ internal fun JSONObject.settings(): Map<String, Any> = keys().asSequence().filte
 
 internal fun <T> JSONArray.items(read: JSONArray.(Int) -> T): List<T> = List(length()) { read(it) }
 
-internal fun <T> JSONArray.each(read: (JSONObject) -> T): List<T> = items { read(getJSONObject(it)) }
+internal fun <T> list(json: String, read: (JSONObject) -> T): List<T> = JSONArray(json).items { read(getJSONObject(it)) }
 
-internal fun JSONObject.double(key: String): Double? = if (isNull(key)) null else getDouble(key)
+/** Reads an entry as the type that is asked for; null or a missing one only where that type allows it. */
+internal inline fun <reified T> JSONObject.of(key: String): T = decoded(if (isNull(key)) null else get(key), T::class) as T
 
-internal fun JSONObject.text(key: String): String? = if (isNull(key)) null else getString(key)
-
-/** Reads the entry of an enum by its name in lower case. */
-internal inline fun <reified T : Enum<T>> JSONObject.entry(key: String): T = enumValueOf(getString(key).uppercase())
+internal fun decoded(value: Any?, type: KClass<*>): Any? = when {
+    value is Number && type == Int::class -> value.toInt()
+    value is Number && type == Long::class -> value.toLong()
+    value is Number && type == Double::class -> value.toDouble()
+    value is String && type == ULong::class -> value.toULong()
+    value is String && type == File::class -> File(value)
+    value is String && type.java.isEnum -> type.java.enumConstants.first { value.equals("$it", ignoreCase = true) }
+    else -> value
+}

@@ -1,15 +1,18 @@
 package zoexport.session
 
+import java.util.concurrent.locks.ReentrantLock
+import kotlin.concurrent.withLock
+import org.json.JSONObject
+
 /** Calls the C ABI (session.h, job.h). Options and results are JSON; handles and numbers are as in C. */
 internal object Native {
     private const val ABI_VERSION = 3
 
     init {
         System.loadLibrary("zoexport_jni")
-        val found = "version ${abiVersion()} of its interface"
-        if (abiVersion() != ABI_VERSION) {
-            throw ZoException.Internal("libzoexport", found, "version $ABI_VERSION", "Build the app again.")
-        }
+        if (abiVersion() != ABI_VERSION) throw ZoException.Internal(
+            "libzoexport", "version ${abiVersion()} of its interface", "version $ABI_VERSION", "Build the app again.",
+        )
     }
 
     private external fun abiVersion(): Int
@@ -68,17 +71,59 @@ internal object Native {
 }
 
 /** Receives the callbacks of one call, on its thread; true ends the call. Native code finds the methods by name. */
-internal open class Listener(private val part: OnPart = { _, _ -> false }) {
+internal class Listener(
+    private val part: OnPart = { _, _ -> false }, private val step: (StepProgress) -> Boolean = { false },
+    private val json: (JSONObject) -> Boolean = { false }, private val token: (Long) -> Unit = {},
+    private val text: (String) -> Boolean = { false }, private val conditions: () -> Conditions = { Conditions() },
+    private val changed: () -> Unit = {},
+) {
     fun onPart(done: Long, total: Long): Boolean = part(done, total)
-    open fun onStep(
+    fun onStep(
         step: Long, total: Long, loss: Double, lr: Double, seconds: Double, rssBytes: Long, anonymousBytes: Long,
-    ): Boolean = false
-    open fun onJson(json: String): Boolean = false
-    open fun onToken(token: Long): Boolean = false
-    open fun onText(piece: String): Boolean = false
-    open fun onConditions(now: Long): Boolean = false
-    open fun onChanged(): Boolean = false
+    ): Boolean = this.step(StepProgress(step, total, loss, lr, seconds, rssBytes, anonymousBytes))
+    fun onJson(text: String): Boolean = json(JSONObject(text))
+    fun onToken(next: Long): Boolean = token(next).let { false }
+    fun onText(piece: String): Boolean = text(piece)
+    fun onConditions(target: Long): Boolean = conditions().run {
+        Native.setConditions(
+            target, heat ?: -1, charging?.compareTo(false) ?: -1, celsius ?: Double.NaN, battery ?: Double.NaN,
+            freeBytes ?: -1, memoryBytes ?: -1,
+        )
+        false
+    }
+    fun onChanged(): Boolean = changed().let { false }
 }
 
 /** Receives the progress of a call without steps, in bytes or examples; true ends the call. */
 typealias OnPart = (done: Long, total: Long) -> Boolean
+
+/** Owns a handle of the library. Admits one caller at a time, and none after [close]; messages call it [what]. */
+internal class Handle(private var address: Long, private val what: String, private val free: (Long) -> Unit) {
+    private val lock = ReentrantLock()
+    private val gate = Any() // held while the address changes, and by calls that need not wait for the running one
+
+    /** Runs [action] with the address, which it must not keep. */
+    fun <T> call(action: (Long) -> T): T = alone {
+        if (address == 0L) throw closed()
+        action(address)
+    }
+
+    /** Runs a quick [action] beside the running call. Does nothing after [close] and returns null. */
+    fun <T> beside(action: (Long) -> T): T? = synchronized(gate) { if (address != 0L) action(address) else null }
+
+    /** Waits for the running call, then frees the handle. Closing twice is allowed. */
+    fun close() = alone {
+        val freed = address
+        synchronized(gate) { address = 0L }
+        if (freed != 0L) free(freed)
+    }
+
+    fun closed() = ZoException.InvalidArgument(what, "a call after close", "an open one", "Open another one.")
+
+    private fun <T> alone(action: () -> T): T {
+        // The lock would admit its own thread again: a progress callback could close the session that runs it.
+        if (!lock.isHeldByCurrentThread) return lock.withLock(action)
+        val fix = "Let the progress callback return first."
+        throw ZoException.InvalidArgument(what, "a call from within a call", "one call at a time", fix)
+    }
+}

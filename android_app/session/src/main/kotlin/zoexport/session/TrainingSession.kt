@@ -1,49 +1,49 @@
 package zoexport.session
 
 import java.io.File
-import java.nio.ByteBuffer
-import java.nio.ByteOrder
-import org.json.JSONArray
+import kotlin.LazyThreadSafetyMode.PUBLICATION
+import kotlinx.coroutines.CoroutineDispatcher
+import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.channels.Channel
+import kotlinx.coroutines.ensureActive
+import kotlinx.coroutines.flow.Flow
+import kotlinx.coroutines.flow.buffer
+import kotlinx.coroutines.flow.channelFlow
+import kotlinx.coroutines.flow.flowOn
+import kotlinx.coroutines.isActive
 import org.json.JSONObject
 
 /**
  * Opens a bundle and runs its training; the library computes everything. Threads may share a session: calls run one after
- * the other, and [close] waits for the running one. Failures are [ZoException]s. graphs/schema/settings.schema.json lists
- * settings and all kinds of options.
+ * the other, and [close] waits for the running one. Failures are [ZoException]s. `session.h` has the details of every call,
+ * and graphs/schema/settings.schema.json all settings and options.
  */
 class TrainingSession internal constructor(address: Long) : AutoCloseable {
     private val handle = Handle(address, "session", Native::close)
 
-    /** The bundle's numbers and the steps taken so far. */
-    val info: SessionInfo get() = handle.call(::infoOf)
+    val info: SessionInfo get() = handle.call { SessionInfo(parsed(Native.info(it))) }
 
     /** The state tensors, in the manifest's order. */
-    val slots: List<SlotInfo> get() = handle.call(::slotsOf)
+    val slots: List<SlotInfo> by lazy(PUBLICATION) { handle.call { list(Native.slots(it), ::SlotInfo) } }
 
     /** The settings of the run by key: the bundle's, those of the attached state, and what [configure] changed. */
     val settings: Map<String, Any> get() = handle.call { parsed(Native.settings(it)).settings() }
 
-    /** The names of the loaded adapters. */
-    val adapters: List<String> get() = info.adapters
-
     /** The evaluations of the run on validation examples, in the order of steps. */
-    val evaluations: List<StepEvaluation>
-        get() = handle.call { JSONArray(Native.evaluations(it)).each(::StepEvaluation) }
+    val evaluations: List<StepEvaluation> get() = handle.call { list(Native.evaluations(it), ::StepEvaluation) }
 
     /**
-     * Attaches a state folder, before any step: resumes it, or creates it. Without one, the run is not kept. The settings of
-     * a run that has begun become the session's. The options are those of the kind `attach`.
-     *
-     * @throws ZoException.State if the state is missing, damaged, locked, or has another bundle or seed.
+     * Attaches a state folder, before any step: resumes it, or creates it. Without one, the run is not kept. A run that has
+     * begun brings its settings. Throws [ZoException.State] if it is missing, damaged, locked, or of another bundle or seed.
      */
     fun attach(
         state: File, seed: ULong? = null, readOnly: Boolean = false, recover: Boolean = false,
         changeSettings: Boolean = false,
-    ) {
+    ) = handle.call {
         val options = options(
             "seed" to seed, "read_only" to readOnly, "recover" to recover, "change_settings" to changeSettings,
         )
-        handle.call { Native.attach(it, state.path, options) }
+        Native.attach(it, state.path, options)
     }
 
     /** Changes settings of the run by key, such as `lr`. The others stay. */
@@ -54,13 +54,9 @@ class TrainingSession internal constructor(address: Long) : AutoCloseable {
         with(dataset) { session, examples -> StepResult(Native.step(session, examples, indices)) }
 
     /**
-     * Trains until the run has [totalSteps] steps, and saves. Callbacks run on the thread that trains. If one returns true
-     * or throws, the run ends after its step, saved, with [ZoException.Cancelled] or that exception. Options are of the kind
-     * `train`.
-     *
-     * @param heldOut validation examples, on which it evaluates before, during and after training.
-     * @throws ZoException.Diverged if the loss left its range; the last good state stays.
-     * @throws ZoException.State if settings or examples differ from the run's, or the state could not be written.
+     * Trains until the run has [totalSteps] steps, and saves; with [heldOut] it evaluates before, during and after. If a
+     * callback, on this thread, returns true or throws, the run ends after its step, saved, with [ZoException.Cancelled] or
+     * that exception. [ZoException.Diverged]: the loss left its range; the last good state stays.
      */
     fun train(
         dataset: Dataset, totalSteps: Long, heldOut: Dataset? = null, evalEvery: Int? = null, patience: Int? = null,
@@ -68,107 +64,87 @@ class TrainingSession internal constructor(address: Long) : AutoCloseable {
         onProgress: (StepProgress) -> Boolean = { false },
     ) {
         val options = options("steps" to totalSteps, "eval_every" to evalEvery, "patience" to patience, "keep" to keep)
-        val listener = object : Listener() {
-            override fun onStep(
-                step: Long, total: Long, loss: Double, lr: Double, seconds: Double, rssBytes: Long, anonymousBytes: Long,
-            ) = onProgress(StepProgress(step, total, loss, lr, seconds, rssBytes, anonymousBytes))
-
-            override fun onJson(json: String) = onEvaluation(StepEvaluation(JSONObject(json)))
-        }
+        val listener = Listener(step = onProgress, json = { onEvaluation(StepEvaluation(it)) })
         with(dataset) { session, examples ->
             fun train(others: Long) = Native.train(session, examples, others, options, listener)
             heldOut?.handle?.call(::train) ?: train(0)
         }
     }
 
+    /**
+     * Returns [train] as a cold flow: collecting it trains in a thread of [dispatcher], and emits every step. Cancelling the
+     * collector ends the run: the current step is saved before the collector's scope completes. A slow one delays nothing.
+     */
+    fun progress(
+        dataset: Dataset, totalSteps: Long, dispatcher: CoroutineDispatcher = Dispatchers.IO,
+    ): Flow<StepProgress> = channelFlow {
+        try {
+            train(dataset, totalSteps) { trySend(it).let { !isActive } }
+        } catch (error: ZoException) {
+            ensureActive() // a collector that left has ended the run itself
+            throw error
+        }
+    }.buffer(Channel.UNLIMITED).flowOn(dispatcher)
+
     /** Ends a [train] in another thread: it finishes its step, saves and throws [ZoException.Cancelled]. */
-    fun cancel() {
-        handle.beside(Native::cancel)
-    }
+    fun cancel() = handle.beside(Native::cancel) ?: Unit
 
     /** Evaluates the weights, the pending update applied, with the configured loss. [onPart] gets examples. */
     fun evaluate(dataset: Dataset, onPart: OnPart = { _, _ -> false }): Evaluation = with(dataset) { session, examples ->
         Evaluation(JSONObject(Native.evaluate(session, examples, Listener(onPart))))
     }
 
-    /**
-     * Continues a text, with the bundle's tokenizer. Changes no state.
-     *
-     * @param onText receives pieces of the text, none of which cuts a character; true ends it. Its exceptions pass through.
-     * @throws ZoException.Bundle if the bundle has no programs that generate, or no tokenizer.
-     */
+    /** Continues a text. Changes no state. [onText] receives its pieces; true ends it, and its exceptions pass through. */
     fun generate(
         prompt: String, options: GenerateOptions = GenerateOptions(), onText: (String) -> Boolean = { false },
     ): Generation = generated(options.json("prompt" to prompt), onText)
 
-    /** Generates the assistant's response in a conversation, with the model's chat template; otherwise as for a text. */
+    /** Generates the assistant's response in a conversation, with the model's chat template. */
     fun generate(
         messages: List<Message>, options: GenerateOptions = GenerateOptions(), onText: (String) -> Boolean = { false },
     ): Generation = generated(options.json("messages" to messages.map { it.json }), onText)
 
     private fun generated(options: String, onText: (String) -> Boolean): Generation = handle.call {
         val tokens = ArrayList<Long>()
-        val listener = object : Listener() {
-            override fun onToken(token: Long) = !tokens.add(token)
-
-            override fun onText(piece: String) = onText(piece)
-        }
-        Generation(JSONObject(Native.generate(it, options, listener)), tokens.toLongArray())
+        val made = Native.generate(it, options, Listener(token = tokens::add, text = onText))
+        Generation(JSONObject(made), tokens.toLongArray())
     }
 
-    /** Frees what [generate] keeps between calls: caches and the tokenizer. A step frees them too. */
+    /** Frees what [generate] keeps between calls, as a step does. */
     fun forget() = handle.call(Native::forget)
 
     /** Loads an adapter in PEFT's form, to generate with, and replaces one of the same name. It is in no state. */
     fun loadAdapter(name: String, folder: File) = handle.call { Native.loadAdapter(it, name, folder.path) }
-
-    /** Frees an adapter. */
     fun dropAdapter(name: String) = handle.call { Native.dropAdapter(it, name) }
 
-    /**
-     * Writes what was trained, the pending update applied, as an adapter to [target], completely or not at all.
-     *
-     * @throws ZoException.InvalidArgument if the bundle trains no adapter of floats, [target] exists without [replace] or
-     *   cannot be written, or a value does not fit [outtype].
-     */
+    /** Writes what was trained, the pending update applied, as an adapter to [target], completely or not at all. */
     fun exportAdapter(
         target: File, format: AdapterFormat = AdapterFormat.PEFT, outtype: Outtype = Outtype.F32, replace: Boolean = false,
-    ) {
-        val options = options("format" to format, "outtype" to outtype, "replace" to replace)
-        handle.call { Native.exportAdapter(it, options, target.path) }
+    ) = handle.call {
+        Native.exportAdapter(it, options("format" to format, "outtype" to outtype, "replace" to replace), target.path)
     }
 
-    /** Describes the state tensor with this name. */
-    fun slot(name: String): SlotInfo = handle.call { slotOf(it, name) }
+    fun slot(name: String): SlotInfo = slots.find { it.name == name }
+        ?: throw ZoException.InvalidArgument("slot $name", "no such slot", "a slot of the bundle", "Choose one of `slots`.")
 
-    /** Reads a tensor of floats, row-major; float16 converts exactly. */
+    /** Reads a tensor, row-major: floats (float16 converts exactly), or bytes of any [Dtype], those of floats as float32. */
     fun readSlot(name: String, values: SlotValues = SlotValues.FINISHED): FloatArray =
-        floats(name, readSlotBytes(name, values))
-
-    /** Reads a tensor of any [Dtype] as bytes: floats as float32, integers as they are. */
+        slot(name).floats(readSlotBytes(name, values))
     fun readSlotBytes(name: String, values: SlotValues = SlotValues.FINISHED): ByteArray =
-        handle.call { Native.readSlot(it, name, values.ordinal, slotOf(it, name).bytes) }
+        slot(name).run { handle.call { Native.readSlot(it, name, values.ordinal, bytes) } }
 
     /** Replaces a tensor's initial values (an imported adapter), before the first step; float16 rounds them. */
-    fun writeSlot(name: String, values: FloatArray) {
-        val bytes = ByteBuffer.allocate(4 * values.size).order(ByteOrder.nativeOrder())
-        bytes.asFloatBuffer().put(values)
-        writeSlotBytes(name, bytes.array())
-    }
-
-    /** Replaces them by bytes as [readSlotBytes] gives them. */
+    fun writeSlot(name: String, values: FloatArray) = writeSlotBytes(name, values.bytes())
     fun writeSlotBytes(name: String, bytes: ByteArray) = handle.call { Native.writeSlot(it, name, bytes) }
 
     /** Computes a tensor from the initial values and the first [updates] records alone; not for first-order methods. */
-    fun replaySlot(name: String, updates: Long): FloatArray = floats(name, replaySlotBytes(name, updates))
-
-    /** Computes it as bytes as [readSlotBytes] gives them. */
+    fun replaySlot(name: String, updates: Long): FloatArray = slot(name).floats(replaySlotBytes(name, updates))
     fun replaySlotBytes(name: String, updates: Long): ByteArray =
-        handle.call { Native.replaySlot(it, name, updates.notNegative("updates"), slotOf(it, name).bytes) }
+        slot(name).run { handle.call { Native.replaySlot(it, name, updates, bytes) } }
 
     /** Reads record [index] of the trajectory log. */
     fun record(index: Long): TrajectoryRecord =
-        handle.call { TrajectoryRecord(Native.record(it, index.notNegative("index"), infoOf(it).queries)) }
+        info.run { handle.call { TrajectoryRecord(Native.record(it, index, queries)) } }
 
     /** Writes a snapshot and syncs the log. */
     fun save() = handle.call(Native::save)
@@ -178,32 +154,10 @@ class TrainingSession internal constructor(address: Long) : AutoCloseable {
     private fun <T> with(dataset: Dataset, action: (session: Long, examples: Long) -> T): T =
         dataset.handle.call { examples -> handle.call { action(it, examples) } }
 
-    private fun infoOf(session: Long) = SessionInfo(parsed(Native.info(session)))
-
-    private fun slotsOf(session: Long) = JSONArray(Native.slots(session)).each(::SlotInfo)
-
-    private fun slotOf(session: Long, name: String): SlotInfo = slotsOf(session).find { it.name == name }
-        ?: throw ZoException.InvalidArgument("slot $name", "no such slot", "a slot of the bundle", "Choose one of `slots`.")
-
-    private fun floats(name: String, bytes: ByteArray): FloatArray {
-        val dtype = slot(name).dtype
-        if (!slot(name).isFloat) {
-            throw ZoException.InvalidArgument("slot $name", "elements of $dtype", "floats", "Read it as bytes.")
-        }
-        val floats = ByteBuffer.wrap(bytes).order(ByteOrder.nativeOrder()).asFloatBuffer()
-        return FloatArray(floats.remaining()).also(floats::get)
-    }
-
     companion object {
         /**
-         * Opens a bundle. The options are those of the kind `open`.
-         *
-         * @param cache folder of packed weights, on Android below `Context.cacheDir`. Empty: none; null: the environment's.
-         * @param trustedKeys public keys in the form of minisign's .pub files, of which one must have signed the bundle;
-         *   null: any bundle opens.
-         * @param engineName which of the bundle's engines ([BundleEngines]) runs its programs; null: its own.
-         * @throws ZoException.Bundle if it is missing, altered, of another version, or none of the keys signed it.
-         * @throws ZoException.Engine if the engine or its device is missing. [BundleEngines.insteadOf] names another one.
+         * Opens a bundle. [cache] is a folder for packed weights, on Android below `Context.cacheDir`; empty: none. One of
+         * [trustedKeys], minisign's, must have signed the bundle; null: any opens. [engineName] is one of [BundleEngines].
          */
         fun open(
             bundle: File, threads: Int = 0, verify: Boolean = true, cache: String? = null,

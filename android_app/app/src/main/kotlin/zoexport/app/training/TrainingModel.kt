@@ -28,20 +28,11 @@ interface Launcher {
     fun stop()
 }
 
-private val Phase.isActive: Boolean
-    get() = when (this) {
-        Phase.PREPARING, Phase.EVALUATING, Phase.TRAINING, Phase.WAITING -> true
-        else -> false
-    }
+private val Phase.isActive get() = this in setOf(Phase.PREPARING, Phase.EVALUATING, Phase.TRAINING, Phase.WAITING)
 
 /** Holds what the screen shows. */
 class Screen(
-    val bundle: File?,
-    val data: File?,
-    val heldOut: File?,
-    val steps: Long,
-    val lr: Double?,
-    val view: JobView,
+    val bundle: File?, val data: File?, val heldOut: File?, val steps: Long, val lr: Double?, val view: JobView,
     val losses: List<LossPoint>,
     /** Why the job failed, waits or is paused, or why a start was refused. */
     val problem: String?,
@@ -74,12 +65,8 @@ class Exchange(val question: String, val trained: String, val untrained: String)
  * @param trustedKeys public keys of which one must have signed a bundle; null: any bundle.
  */
 class TrainingModel(
-    private val folder: File,
-    cache: String?,
-    private val conditions: () -> Conditions,
-    private val launcher: Launcher,
-    private val pollSeconds: Double = 30.0,
-    private val trustedKeys: List<String>? = null,
+    private val folder: File, cache: String?, private val conditions: () -> Conditions, private val launcher: Launcher,
+    private val pollSeconds: Double = 30.0, private val trustedKeys: List<String>? = null,
 ) {
     private val job = TrainingJob(folder, cache, trustedKeys)
     private val listeners = CopyOnWriteArrayList<() -> Unit>()
@@ -117,21 +104,17 @@ class TrainingModel(
 
     /** Changes the choices for the next run. With [heldOut] the weights of the best evaluation are shared. */
     fun choose(
-        bundle: File? = this.bundle,
-        data: File? = this.data,
-        steps: Long = this.steps,
-        lr: Double? = this.lr,
+        bundle: File? = this.bundle, data: File? = this.data, steps: Long = this.steps, lr: Double? = this.lr,
         heldOut: File? = this.heldOut,
     ) {
-        if (bundle != this.bundle) engineName = null
-        this.bundle = bundle
         engines = enginesOf(bundle)
+        val engineName = engineName.takeIf { bundle == this.bundle }
+        this.bundle = bundle
         this.data = data
         this.heldOut = heldOut
         this.steps = steps
         this.lr = lr
-        refused = null
-        tell()
+        chooseEngine(engineName)
     }
 
     /** Chooses the engine for runs that start or resume from now on; null: the bundle's own. */
@@ -208,10 +191,8 @@ class TrainingModel(
     /** Starts the run that the screen describes. A refusal or a question appears on the screen. */
     fun start(answer: Answer = Answer.ASK, whenCharging: Boolean = false) {
         if (!screen.canStart) return
-        val asked = JobRequest(
-            checkNotNull(bundle), checkNotNull(data), steps, lr?.let { mapOf("lr" to it) }.orEmpty(), heldOut,
-            engineName = engineName,
-        )
+        val settings = lr?.let { mapOf("lr" to it) }.orEmpty()
+        val asked = JobRequest(checkNotNull(bundle), checkNotNull(data), steps, settings, heldOut, engineName = engineName)
         start(asked, answer, whenCharging)
     }
 
@@ -313,6 +294,7 @@ class TrainingModel(
     /** Begins a new conversation. */
     fun hush() {
         talk = emptyList()
+        tell()
     }
 
     /** Writes the trained adapter as the file to share. */

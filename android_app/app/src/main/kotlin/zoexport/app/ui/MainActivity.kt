@@ -27,6 +27,7 @@ import zoexport.app.R
 import zoexport.app.ZoApplication
 import zoexport.app.training.AdapterFile
 import zoexport.app.training.Exchange
+import zoexport.app.training.Screen
 import zoexport.session.Answer
 import zoexport.session.Typed
 import zoexport.session.ZoException
@@ -55,13 +56,12 @@ class MainActivity : Activity() {
     private val details by lazy { label("") }
     private val question by lazy { field(R.string.question) }
     private val answers by lazy { label("") }
-    private val whenIdle = ArrayList<View>()
-    private val whenActive = ArrayList<View>()
-    private val whenPaused = ArrayList<View>()
-    private val whenTyped = ArrayList<View>()
-    private val whenHeldOut = ArrayList<View>()
-    private val whenInstead = ArrayList<View>()
-    private val whenFallback = ArrayList<View>()
+
+    /** Buttons that are shown by the screen alone. */
+    private val shown = ArrayList<Pair<Button, (Screen) -> Boolean>>()
+
+    /** The others, which work unless a run is active. */
+    private val idle = ArrayList<Button>()
 
     override fun onCreate(saved: Bundle?) {
         super.onCreate(saved)
@@ -69,42 +69,39 @@ class MainActivity : Activity() {
             requestPermissions(arrayOf(Manifest.permission.POST_NOTIFICATIONS), 0)
         }
         section(R.string.bundle, bundles)
-        button(R.string.bundle_import, whenIdle) { pick(BUNDLE) }
+        button(R.string.bundle_import) { pick(BUNDLE) }
         section(R.string.data, label(getString(R.string.data_note)), data)
-        button(R.string.data_choose, whenIdle) { pick(DATA) }
+        button(R.string.data_choose) { pick(DATA) }
         column.addView(heldOut)
-        button(R.string.held_out_choose, whenIdle) { pick(HELD_OUT) }
-        button(R.string.held_out_leave, whenHeldOut) { model.choose(heldOut = null) }
+        button(R.string.held_out_choose) { pick(HELD_OUT) }
+        button(R.string.held_out_leave, { it.heldOut != null && !it.isActive }) { model.choose(heldOut = null) }
         section(R.string.typed_title, prompt, completion)
-        button(R.string.add, whenIdle) { typed { first, second -> model.type(Typed(first, second)) } }
+        button(R.string.add) { typed { first, second -> model.type(Typed(first, second)) } }
         section(R.string.chat_title, system, turns)
-        button(R.string.add_turn, whenIdle) {
+        button(R.string.add_turn) {
             typed { first, second -> model.typeTurn(first, second, system.text.toString()) }
         }
-        button(R.string.add_chat, whenTyped) { guarded(model::typeChat) }
+        button(R.string.add_chat, { model.typedTurns.isNotEmpty() && !it.isActive }) { guarded(model::typeChat) }
         section(R.string.training, steps, rate)
-        button(R.string.start, whenIdle) { start(Answer.ASK, false) }
-        button(R.string.start_charging, whenIdle) { start(Answer.ASK, true) }
-        button(R.string.resume, whenPaused) { thread { model.resume() } }
-        button(R.string.pause, whenActive) { model.pause() }
-        button(R.string.cancel, whenActive) { model.cancel() }
+        button(R.string.start) { start(Answer.ASK, false) }
+        button(R.string.start_charging) { start(Answer.ASK, true) }
+        button(R.string.resume, { it.canResume }) { thread { model.resume() } }
+        button(R.string.pause, { it.isActive }) { model.pause() }
+        button(R.string.cancel, { it.isActive }) { model.cancel() }
         column.addView(state)
-        button(R.string.train_on_cpu, whenInstead) { thread { model.startInstead() } }
+        button(R.string.train_on_cpu, { it.instead != null && !it.isActive }) { thread { model.startInstead() } }
         column.addView(engine)
-        button(R.string.train_on_gpu, whenFallback) { model.chooseEngine(null) }
+        button(R.string.train_on_gpu, { it.engineName != null && !it.isActive }) { model.chooseEngine(null) }
         column.addView(chart, ViewGroup.LayoutParams.MATCH_PARENT, (160 * resources.displayMetrics.density).toInt())
         column.addView(details)
         section(R.string.try_it, question)
-        button(R.string.ask, whenIdle, ::ask)
-        button(R.string.hush, whenIdle) {
-            model.hush()
-            show()
-        }
+        button(R.string.ask, action = ::ask)
+        button(R.string.hush, action = model::hush)
         column.addView(answers)
         section(R.string.result, label(getString(R.string.share_note)))
-        button(R.string.share_peft, whenIdle) { share(AdapterFile.PEFT) }
-        button(R.string.share_gguf, whenIdle) { share(AdapterFile.GGUF) }
-        button(R.string.discard, whenIdle, ::discard)
+        button(R.string.share_peft) { share(AdapterFile.PEFT) }
+        button(R.string.share_gguf) { share(AdapterFile.GGUF) }
+        button(R.string.discard, action = ::discard)
         setContentView(ScrollView(this).apply { addView(column) })
         column.setOnApplyWindowInsetsListener { view, insets ->
             val room = insets.getInsets(WindowInsets.Type.systemBars() or WindowInsets.Type.ime())
@@ -145,13 +142,8 @@ class MainActivity : Activity() {
         turns.text = model.typedTurns.joinToString("\n") { "${it.role}: ${it.content}" }
         if (!asking) show(model.talk)
         if (bundles.tag != model.bundles) listBundles() // one was imported
-        whenIdle.forEach { it.isEnabled = !screen.isActive }
-        whenActive.forEach { it.visibility = if (screen.isActive) View.VISIBLE else View.GONE }
-        whenTyped.forEach { it.visibility = if (model.typedTurns.isNotEmpty() && !screen.isActive) View.VISIBLE else View.GONE }
-        whenHeldOut.forEach { it.visibility = if (screen.heldOut != null && !screen.isActive) View.VISIBLE else View.GONE }
-        whenInstead.forEach { it.visibility = if (screen.instead != null && !screen.isActive) View.VISIBLE else View.GONE }
-        whenFallback.forEach { it.visibility = if (screen.engineName != null && !screen.isActive) View.VISIBLE else View.GONE }
-        whenPaused.forEach { it.visibility = if (screen.canResume) View.VISIBLE else View.GONE }
+        idle.forEach { it.isEnabled = !screen.isActive }
+        shown.forEach { (button, isShown) -> button.visibility = if (isShown(screen)) View.VISIBLE else View.GONE }
         if (screen.question != asked) {
             asked = screen.question
             screen.question?.let(::askWhich)
@@ -276,15 +268,11 @@ class MainActivity : Activity() {
     private fun guarded(action: () -> Unit) {
         try {
             action()
-        } catch (error: ZoException) {
-            say(error)
-        } catch (error: IOException) {
-            say(error)
+        } catch (error: Exception) {
+            if (error !is ZoException && error !is IOException) throw error
+            runOnUiThread { Toast.makeText(this, error.message, Toast.LENGTH_LONG).show() }
         }
     }
-
-    private fun say(error: Exception) =
-        runOnUiThread { Toast.makeText(this, error.message, Toast.LENGTH_LONG).show() }
 
     private fun label(text: String) = TextView(this).apply { this.text = text }
 
@@ -302,11 +290,11 @@ class MainActivity : Activity() {
         views.forEach(column::addView)
     }
 
-    private fun button(text: Int, group: MutableList<View>, action: () -> Unit) {
+    private fun button(text: Int, isShown: ((Screen) -> Boolean)? = null, action: () -> Unit) {
         val button = Button(this)
         button.setText(text)
         button.setOnClickListener { action() }
-        group.add(button)
+        if (isShown == null) idle.add(button) else shown.add(button to isShown)
         column.addView(button)
     }
 

@@ -1,0 +1,601 @@
+"""compile: capture -> the method's passes -> the target lowers -> bundle."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import hashlib
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoexport.compiler.digest import compiler_digest
+from zoexport.compiler.kept_weights import write_once
+from zoexport.core import manifest, rng, tolerances
+from zoexport.core.config import as_dict, parse
+from zoexport.core.encoders import check_encoder
+from zoexport.core.errors import ConfigError, LoweringError, ModelPhases
+from zoexport.core.features import unmet
+from zoexport.core.files import atomic_folder
+from zoexport.core.mask import Mask, ranges
+from zoexport.core.memory import give_back, heap_left_out, status
+from zoexport.core.recipes import StrPath, read_recipe
+from zoexport.core.settings import TrainingSettings
+from zoexport.core.sizes import attention_heads
+from zoexport.core.types import (
+    Lowered,
+    Method,
+    Problem,
+    Progress,
+    RowReader,
+    Target,
+    TrainingGraph,
+    whole_model,
+)
+from zoexport.core.version import __version__
+from zoexport.methods import methods
+from zoexport.targets import targets
+from zoexport.trained import kind_of, needs_of, sizes_of
+from zoexport.trained.sparse import check_mask
+
+if TYPE_CHECKING:
+    from zoexport.models import ModelSource
+
+INITIAL_STATE = "adapter.safetensors"
+WEIGHTS = "weights.safetensors"
+_ADAPTER_FORMAT = "peft"
+_DEFAULT_METHODS = {"android-npu": "prge"}
+_PREFERRED = ("mebp", "prge")
+_SLOW_HERE = {"android-npu": "Qualcomm's emulation takes minutes for a step; --verify runs it"}
+"""Targets whose bundles are verified only if that is asked for, with the reason."""
+_LEAST_ROOM = 64.0
+"""MB that a verification may take, beyond what compiling took, for weights that it cannot read where they run."""
+_TOOLS = ("torch", "executorch", "transformers")
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What is to be compiled, decided before any heavy work."""
+
+    method: Method
+    target: Target
+    config: TrainingSettings
+
+
+def default_method(target: str) -> str:
+    """The method where the user names none: P-RGE on an NPU, elsewhere the first preferred one there is."""
+    known = methods.names()
+    preferred = next(name for name in _PREFERRED if name in known)
+    return _DEFAULT_METHODS.get(target, preferred)
+
+
+def plan(method: str | None, target: str, settings: Mapping[str, Any]) -> Plan:
+    """Look up method and target and check the settings.
+
+    Raises:
+        ConfigError: an unknown name or setting, an impossible value, a combination the target cannot run.
+    """
+    chosen_target = targets.get(target)
+    chosen_method = methods.get(method or default_method(target))
+    config = chosen_target.defaults(parse(chosen_method.config, settings))
+    others = [targets.get(name) for name in targets.names()]
+    _raise_problems(
+        [
+            *config.problems(),
+            *chosen_target.check_available(),
+            *unmet(config, needs_of(config), chosen_target, others),
+            *chosen_target.supports(config),
+        ]
+    )
+    return Plan(chosen_method, chosen_target, config)
+
+
+def with_recipe(
+    method: str | None,
+    target: str,
+    settings: Mapping[str, Any],
+    recipe: StrPath | None,
+    adapter: Path | None = None,
+) -> Plan:
+    """:func:`plan` with a recipe's method, and its settings where none of ``settings`` says otherwise.
+
+    Args:
+        method, target, settings, recipe: see :func:`compile_bundle`.
+        adapter: PEFT's, whose rank, alpha and layers go before the recipe's.
+
+    Raises:
+        ConfigError: as :func:`plan`; or ``settings`` contradict the adapter, or the method cannot start from one.
+        StateError: the adapter is none of PEFT's.
+    """
+    read = read_recipe(recipe)
+    method, given = read.chosen(method), {**read.settings, **settings}
+    if adapter is None:
+        return plan(method, target, given)
+    from zoexport.adapters.start import check_start, start_settings
+
+    chosen = methods.get(method or default_method(target))
+    kind = kind_of(parse(chosen.config, given))
+    if _ADAPTER_FORMAT not in kind.readable:
+        raise ConfigError(
+            f"adapter {adapter}",
+            found=f"method {chosen.name} with these settings, which trains {kind.words}",
+            expected="a method that trains adapters of numbers, such as mebp or prge",
+            fix="Leave --adapter out, or choose another method.",
+        )
+    own = start_settings(adapter)
+    check_start(adapter, own, settings, chosen.config)
+    planned = plan(method, target, {**given, **own})
+    if planned.config.measures_directions:
+        raise ConfigError(
+            "setting lora.init=activations",
+            found=f"an adapter to start from, {adapter}, which has both matrices",
+            expected="one of them",
+            fix="Leave lora.init or --adapter out.",
+        )
+    return planned
+
+
+def compile_bundle(
+    model: str | ModelSource,
+    *,
+    method: str | None,
+    target: str,
+    output: Path | None,
+    settings: Mapping[str, Any],
+    recipe: StrPath | None,
+    force: bool,
+    allow_fallback: bool = False,
+    calibration: Path | None = None,
+    adapter: Path | None = None,
+    verify: bool | None = None,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Compile a model into a bundle.
+
+    Args:
+        model: a Hugging Face directory, a GGUF file, a hub id, a name such as ``smollm2-135m``, or what that was
+            resolved to.
+        method, target: names of the registries; the method defaults by target.
+        output: the bundle's folder, ``./<model>-<method>-<target>`` where None.
+        settings: of ``--set``; they win over the recipe's.
+        recipe: a YAML file of settings, or a recipe's name (``core.recipes``).
+        force: replace a bundle that is already there.
+        allow_fallback: accept matrix products that the target's accelerator does not take.
+        calibration: JSON Lines on whose rows activations are measured: their ranges, where a target quantizes them, or
+            their directions.
+        adapter: the folder of PEFT's adapter that training starts from; rank, alpha and layers are its own.
+        verify: whether every program is run and compared with the model before the bundle is written; None: on the
+            targets whose programs run quickly here.
+        progress: called with the name of each phase.
+
+    Returns:
+        The keys of ``compile --json``: bundle, method, target, bytes, seconds, programs, delegates,
+        delegate_list, fallback_ops, fallback_reasons, notes, verified.
+
+    Raises:
+        ZoExportError: one clear error; nothing is written.
+    """
+    start = time.monotonic()
+    planned = with_recipe(method, target, settings, recipe, adapter)
+    own = planned.target.programs_config(planned.config) is planned.config
+    measures = planned.config.rounds_inputs or planned.config.measures_directions
+    if calibration is not None and own and not measures:
+        raise ConfigError(
+            f"calibration {calibration}",
+            found=f"target {target} with activations={planned.config.activations}, which calibrates nothing",
+            expected="android-npu with activations=int8 or int16, activation_bits=8, or lora.init=activations",
+            fix="Leave --calibration out.",
+        )
+    mask = kind_of(planned.config).mask(planned.config)
+    if planned.target.notice:
+        progress(planned.target.notice, None)
+    # torch and transformers load only once the settings are known to be good.
+    from zoexport import models
+    from zoexport.ir.tracing import lean_tracing
+    from zoexport.targets.executorch.edge_table import read_by_libyaml
+
+    source = models.resolve(model) if isinstance(model, str) else model
+    bundle = output or Path(f"{_slug(source.name)}-{planned.method.name}-{target}")
+    phases = progress = ModelPhases(source.argument, "loading the model", progress)
+    with (
+        phases.explained(),
+        atomic_folder(bundle, replace=force) as folder,
+        lean_tracing(),
+        read_by_libyaml(),
+    ):
+        progress("loading the model", None)
+        loaded = models.load(source, lazy=planned.config.staged)
+        phases.model = loaded.architecture
+        if mask is not None:
+            check_mask(mask, loaded)
+        with heap_left_out():
+            content, reader, known = _fill(
+                folder, planned, loaded, mask, allow_fallback, calibration, adapter, progress
+            )
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        progress("hashing the files", None)
+        written = manifest.write(folder, content, files)
+        verified = _verified(folder, planned, loaded, reader, known, verify, progress)
+    return {
+        "bundle": str(bundle),
+        "method": planned.method.name,
+        "target": target,
+        "bytes": sum(entry["bytes"] for entry in written["files"].values())
+        + (bundle / manifest.FILE).stat().st_size,
+        "seconds": round(time.monotonic() - start, 3),
+        "programs": [program["name"] for program in written["programs"]],
+        "delegates": written["delegates"],
+        "delegate_list": written["delegate_list"],
+        "fallback_ops": written["fallback_ops"],
+        "fallback_reasons": written["fallback_reasons"],
+        "notes": written["notes"],
+        "verified": verified,
+    }
+
+
+def _verified(
+    folder: Path,
+    planned: Plan,
+    loaded: Any,
+    reader: RowReader,
+    known: Mapping[str, Any],
+    verify: bool | None,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Verify a bundle; the keys of ``verified``: passed, loss, gradient and state (relative errors), reason.
+
+    ``passed`` is None of a bundle that was not run, and ``reason`` says why.
+    """
+    skipped = {"passed": None, "loss": None, "gradient": None, "state": None}
+    if verify is False:
+        return {**skipped, "reason": "--no-verify"}
+    if verify is None and planned.target.name in _SLOW_HERE:
+        return {**skipped, "reason": _SLOW_HERE[planned.target.name]}
+    from zoexport.compiler import parity_short
+
+    peak, now = (status(key) or 0.0 for key in ("VmHWM", "VmRSS"))
+    try:
+        room = max(peak - now, _LEAST_ROOM)
+        found = parity_short.prove(folder, loaded, reader, room, progress, known)
+    except parity_short.NotHereError as error:
+        return {**skipped, "reason": f"this machine lacks {error}"}
+    return {"passed": True, **dataclasses.asdict(found)}
+
+
+def training_graph(
+    planned: Plan,
+    model: Any,
+    progress: Progress,
+    *,
+    source: RowReader | None = None,
+    chosen: Mapping[str, Any] | None = None,
+    activations: dict[str, Any] | None = None,
+    directions: Mapping[str, Any] | None = None,
+) -> TrainingGraph:
+    """Capture a model and run the method's passes over it.
+
+    Its programs take rows of any length where the model allows it (``ir.lengths``), else of seq_len tokens.
+
+    Args:
+        planned: method, target and settings. model: a language model. progress: see ``core.types.Progress``.
+        source, chosen, activations, directions: of the graph, see :class:`TrainingGraph`.
+    """
+    from zoexport.ir.lengths import FixedLength
+
+    config = planned.config
+
+    def passed(length: int, *, any_length: bool) -> TrainingGraph:
+        graph = captured(model, length, config.seq_len, progress)
+        graph.any_length = any_length
+        graph.source = source
+        graph.chosen = None if chosen is None else dict(chosen)
+        graph.activations = activations
+        graph.directions = directions
+        return _passed(planned, model, graph, progress)
+
+    length = capture_length(planned, model, chosen)
+    if length is not None:
+        with contextlib.suppress(FixedLength):
+            return passed(length, any_length=True)
+    return passed(config.seq_len, any_length=False)
+
+
+def capture_length(
+    planned: Plan, model: Any, chosen: Mapping[str, Any] | None = None
+) -> int | None:
+    """The tokens of a row by which sizes that follow the sequence are detected; None where the model has too few."""
+    from zoexport.ir.capture import capture_limit
+    from zoexport.ir.lengths import marker_prime
+
+    sizes = sizes_of(planned.config, model, chosen)
+    return marker_prime(planned.config.seq_len, sizes, capture_limit(model))
+
+
+def captured(model: Any, length: int, seq_len: int, progress: Progress) -> TrainingGraph:
+    """The model's graph at ``length`` tokens a row, for rows of at most ``seq_len``."""
+    from zoexport.ir.capture import capture
+    from zoexport.ir.verify import verify
+
+    progress("capturing the model", None)
+    graph = capture(model, length, seq_len=seq_len)
+    verify(graph)
+    return graph
+
+
+def sized_graph(
+    planned: Plan, model: Any, graph: TrainingGraph, progress: Progress
+) -> TrainingGraph:
+    """A captured graph after the method's passes, for its longest rows alone and without the weights' values.
+
+    Programs are those of :func:`training_graph` at seq_len, but for what only values decide. ``graph`` stays as it is.
+    """
+    from zoexport.ir.graphs import copy_program
+    from zoexport.ir.lengths import set_length
+    from zoexport.ir.shapes import record_shapes
+
+    copied = dataclasses.replace(
+        graph,
+        programs={name: copy_program(program, name) for name, program in graph.programs.items()},
+        weights=dict(graph.weights),
+        parameters=set(graph.parameters),
+        slots=[],
+        initial={},
+        rotated=[],
+        quantized={},
+        stages=[whole_model("forward")],
+        lengths=[],
+        provenance=[],
+        seq_len=planned.config.seq_len,
+    )
+    sized = _passed(planned, model, copied, progress, values=False)
+    if sized.whole:
+        for program in sized.programs.values():
+            if sized.length != sized.seq_len:
+                set_length(program, sized.length, sized.seq_len)
+            record_shapes(program)
+    return sized
+
+
+def _passed(
+    planned: Plan, model: Any, graph: TrainingGraph, progress: Progress, *, values: bool = True
+) -> TrainingGraph:
+    from zoexport import models
+    from zoexport.passes.pipeline import run_passes
+
+    check_encoder(model, planned.method, planned.target, planned.config)
+    config = planned.target.programs_config(planned.config)
+    modules = models.adapter_targets(model, *config.modules, graph.weights)
+    passes = [
+        step
+        for step in planned.method.passes(config, modules)
+        if (values or not step.reads_values)
+        and (step.wants is None or step.wants in planned.target.has)
+    ]
+    return run_passes(graph, passes, progress)
+
+
+def _fill(
+    folder: Path,
+    planned: Plan,
+    loaded: Any,
+    mask: Mask | None,
+    allow_fallback: bool,
+    calibration: Path | None,
+    adapter: Path | None,
+    progress: Progress,
+) -> tuple[dict[str, Any], RowReader, dict[str, Any]]:
+    """Write a bundle's files but the manifest.
+
+    Returns:
+        The manifest's content; what reads the frozen weights; and codes and scales of a whole program's weights.
+    """
+    import torch
+    from safetensors.torch import save_file
+
+    from zoexport import adapters
+    from zoexport.calibration import calibration_tokens, formats_of
+    from zoexport.compiler.decoding import add_generating, generating_graph, notes, together
+    from zoexport.compiler.directions import directions_of
+    from zoexport.data.text_entry import text_entry
+    from zoexport.ir import frozen
+
+    for path in loaded.tokenizer_files:
+        shutil.copyfile(path, folder / path.name)
+    chosen = None if mask is None else mask.places
+    formats = formats_of(planned.config, loaded, calibration, progress)
+    directions = directions_of(planned.config, loaded, calibration, progress)
+    graph = training_graph(
+        planned,
+        loaded.model,
+        progress,
+        source=loaded.weights,
+        chosen=chosen,
+        activations=formats,
+        directions=None if directions is None else directions.a,
+    )
+    _drop_graphs()
+    if adapter is not None:
+        from zoexport.adapters.start import start_values
+
+        graph.initial |= start_values(adapter, {slot.name: slot.shape for slot in graph.slots})
+    if graph.chosen is not None:
+        graph.source = frozen.RowsWithoutChosen(loaded.weights, graph.chosen)
+    if calibration is not None:
+        graph.calibration = calibration_tokens(
+            calibration, folder, graph.seq_len, loaded.vocab_size
+        )
+    made = None
+    if together(planned, graph):
+        made = generating_graph(planned, loaded, graph, progress)
+        graph.generating = made if isinstance(made, TrainingGraph) else None
+    lowered = planned.target.lower(graph, planned.config, folder, progress)
+    if not allow_fallback:
+        _refuse_fallback(planned.target.name, lowered)
+    _drop_graphs()
+    # Others only now, so that two graphs are not in memory at once while the first is lowered.
+    made = made or generating_graph(planned, loaded, graph, progress)
+    generating = add_generating(planned, loaded, graph, lowered, made, folder, progress)
+    _drop_graphs()
+    names = list(dict.fromkeys([*outer_weights(graph, lowered), *generating.weights]))
+    if names:
+        _write_weights(folder, graph, names, loaded, lowered, progress)
+    progress("writing the bundle", None)
+    save_file(graph.initial, folder / INITIAL_STATE)
+    settings = as_dict(planned.config)
+    adapters.write_peft_config(folder, graph.slots, planned.config, loaded)
+    heads = attention_heads(loaded.config)
+    content = {
+        **_description(planned, lowered, graph, settings),
+        "required_ops": sorted({*lowered.required_ops, *generating.required_ops}),
+        "notes": [*loaded.notes, *lowered.notes, *notes(planned, generating)],
+        **({"weights": {"file": WEIGHTS}} if names else {}),
+        **({} if directions is None else {"lora_init": directions.facts}),
+        "model": {
+            "name": loaded.name,
+            "source": loaded.source,
+            "architecture": loaded.architecture,
+            "vocab_size": loaded.vocab_size,
+            "parameters": sum(parameter.numel() for parameter in loaded.model.parameters()),
+            "sha256": loaded.sha256,
+            **({} if heads is None else {"attention_heads": heads}),
+            **adapters.llama_cpp_entry(graph.slots, loaded, heads),
+        },
+        "tokenizer": sorted(path.name for path in loaded.tokenizer_files),
+        "generate": generating.entry,
+        **text_entry(loaded),
+    }
+    # A target may have brought codes into a layout of its own: those are quantized again.
+    bases = [
+        key.removesuffix(".codes")
+        for key, value in graph.weights.items()
+        if key.endswith(".codes") and value.dtype in (torch.uint8, torch.int8)
+    ]
+    stored = [f"{base}.{part}" for base in bases for part in ("codes", "scales")]
+    known = {name: graph.weights[name] for name in stored}
+    return content, graph.source or loaded.weights, known if graph.whole else {}
+
+
+def _write_weights(
+    folder: Path,
+    graph: TrainingGraph,
+    names: list[str],
+    loaded: Any,
+    lowered: Lowered,
+    progress: Progress,
+) -> None:
+    """The file of the frozen weights; a copy, where a compilation of the same model wrote the same one."""
+    from zoexport.ir import frozen
+
+    reader = None if graph.whole else graph.source
+
+    def write(path: Path) -> None:
+        frozen.write_weights(graph, names, reader, path, progress, lowered.pack)
+
+    if reader is not loaded.weights or not graph.quantized:
+        # Values that the passes made, weights that a mask or adapters alter, or such as are only read.
+        write(folder / WEIGHTS)
+        return
+    parts = [loaded.sha256, compiler_digest(), frozen.content_digest(graph, names, lowered.pack)]
+    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    progress("looking for the weights of an earlier compilation", None)
+    write_once(folder / WEIGHTS, key, write)
+
+
+def _drop_graphs() -> None:
+    """Free what passes have left: graphs refer to themselves, and the collector would come whenever it likes."""
+    gc.collect()
+    give_back()
+
+
+def outer_weights(graph: TrainingGraph, lowered: Lowered) -> list[str]:
+    """The frozen tensors that programs take as inputs, and the places of chosen elements, which exports read."""
+    from zoexport.ir import frozen
+    from zoexport.passes.separate_chosen import PLACES
+
+    if graph.whole:
+        values = [value for entry in lowered.programs for value in entry["inputs"]]
+        names = [value["name"] for value in values if value["role"] == "weight"]
+    else:
+        names = frozen.bound_weights(graph)
+    return list(dict.fromkeys([*names, *([] if graph.chosen is None else [PLACES])]))
+
+
+def _description(
+    planned: Plan, lowered: Lowered, graph: TrainingGraph, settings: dict[str, Any]
+) -> dict[str, Any]:
+    stages = [stage.as_dict() for stage in graph.stages]
+    split = {"stages": stages, "label_rows": graph.label_rows}
+    padding = {} if graph.pad_token is None else {"bidirectional": {"pad_token": graph.pad_token}}
+    return {
+        "zoexport_version": __version__,
+        "tools": {name: version(name) for name in (*_TOOLS, *lowered.tools)},
+        "method": planned.method.name,
+        "target": planned.target.name,
+        "engine": lowered.engine,
+        **({} if lowered.fallback is None else {"fallback": dataclasses.asdict(lowered.fallback)}),
+        "settings": settings,
+        "rng": rng.SPEC_ID,
+        "packing": lowered.packing or graph.packing,
+        "rotated_weights": graph.rotated,
+        "provenance": graph.provenance,
+        "programs": lowered.programs,
+        "state": [slot.as_dict() for slot in graph.slots],
+        "rows": graph.rows,
+        "max_labels": graph.max_labels,
+        "copies": graph.copies,
+        "backends": lowered.backends,
+        "delegates": sum(len(found) for found in lowered.delegates.values()),
+        "delegate_list": lowered.delegates,
+        "fallback_ops": lowered.fallback_ops,
+        "fallback_reasons": lowered.fallback_reasons,
+        "distinct_weights": lowered.distinct_weights,
+        **({"minimum_os": lowered.minimum_os} if lowered.minimum_os else {}),
+        **padding,
+        **({"lengths": graph.lengths} if graph.lengths else {}),
+        **({} if graph.whole else split),
+        **({} if graph.chosen is None else {"chosen": _as_lists(ranges(graph.chosen))}),
+        **({"activations": graph.rounded} if graph.rounded else {}),
+        **({} if graph.grid is None else {"grid": graph.grid}),
+        **({} if graph.step is None else {"step": graph.step.as_dict()}),
+        "tolerances": tolerances.bounds(planned.config),
+    }
+
+
+def _as_lists(pairs: Mapping[str, tuple[int, int]]) -> dict[str, list[int]]:
+    """As JSON has them."""
+    return {name: list(pair) for name, pair in pairs.items()}
+
+
+def _refuse_fallback(target: str, lowered: Lowered) -> None:
+    """Matrix products outside the accelerator are nearly always slower than no accelerator at all."""
+    outside = {
+        f"{operator} x{count} in {name} ({lowered.fallback_reasons[name].get(operator, 'no reason given')})"
+        for name, operators in lowered.products_outside.items()
+        for operator, count in operators.items()
+    }
+    if outside:
+        raise LoweringError(
+            f"target {target}",
+            found=f"matrix products that its accelerator does not take: {'; '.join(sorted(outside))}",
+            expected="every matrix product in a delegate",
+            fix="Pass --allow-fallback to run them on the CPU, or choose other settings.",
+        )
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-") or "model"
+
+
+def _raise_problems(problems: list[Problem]) -> None:
+    if problems:
+        raise ConfigError(
+            " and ".join(problem.where for problem in problems),
+            found="; ".join(problem.reason for problem in problems),
+            expected="a combination that the target can run",
+            fix=" ".join(problem.fix for problem in problems),
+        )

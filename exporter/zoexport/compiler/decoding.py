@@ -1,0 +1,219 @@
+"""Programs that generate text, beside those that train: made from the same model, over the same file of weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoexport.core.errors import ModelError, VerifyError
+from zoexport.core.types import Generates, Lowered, LoweredGenerating, Progress, TrainingGraph
+from zoexport.data.text_entry import end_tokens
+
+if TYPE_CHECKING:
+    from zoexport.compiler.build import Plan
+
+_LOG = logging.getLogger(__name__)
+
+PREFIX = "generate."
+"""Of the programs' names, which differ from those of programs that train."""
+_REMEDY = "export what was trained (zoexport adapter export) and generate with transformers"
+TOGETHER_LENGTHS = (1, 32)
+"""Tokens in one call of programs of all layers together, each of which is as large as the model."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Generating:
+    """What a bundle has of them.
+
+    Attributes:
+        entry: the manifest's.
+        weights: the tensors of the weights' file that they read.
+        required_ops: operators that the device's runtime must have, beside those of the programs that train.
+    """
+
+    entry: dict[str, Any]
+    weights: list[str] = dataclasses.field(default_factory=list)
+    required_ops: list[str] = dataclasses.field(default_factory=list)
+
+
+def generating_graph(
+    planned: Plan, loaded: Any, graph: TrainingGraph, progress: Progress
+) -> TrainingGraph | Generating:
+    """The programs, where the settings ask for them and the target and the model allow it; else why there are none.
+
+    Args:
+        graph: of the programs that train.
+    """
+    problem = _problem(planned, graph)
+    if problem is not None:
+        return Generating({"problem": problem})
+    try:
+        return _captured(planned, loaded.model, graph, progress)
+    except VerifyError as error:
+        _LOG.debug("no programs that generate: %s", error)
+        return Generating({"problem": _sentence(loaded.model, error.expected)})
+
+
+def notes(planned: Plan, made: Generating) -> list[str]:
+    """Return the sentence that tells the user why the bundle does not generate, unless the settings ask for that."""
+    problem = made.entry.get("problem")
+    return [] if problem is None or planned.config.generate == "off" else [problem]
+
+
+def together(planned: Plan, graph: TrainingGraph) -> bool:
+    """Whether all layers are one program, which is lowered with those that train."""
+    target = planned.target
+    return graph.whole and isinstance(target, Generates) and target.generates_together
+
+
+def add_generating(
+    planned: Plan,
+    loaded: Any,
+    graph: TrainingGraph,
+    lowered: Lowered,
+    made: TrainingGraph | Generating,
+    folder: Path,
+    progress: Progress,
+) -> Generating:
+    """Write the programs of ``made`` into ``folder``, but for those that were lowered with the ones that train.
+
+    Args:
+        graph: of the programs that train, as they were lowered; it gets the weights that they lack.
+    """
+    if isinstance(made, Generating):
+        return made
+    if made is graph.generating:
+        written = LoweredGenerating(lowered.generating)
+    else:
+        assert isinstance(planned.target, Generates)
+        written = planned.target.lower_generating(made, planned.config, folder, progress)
+    from zoexport.ir import frozen
+
+    names = frozen.bound_weights(made)
+    for name in names:
+        graph.weights.setdefault(name, made.weights[name])
+    graph.parameters |= made.parameters
+    graph.quantized.update(made.quantized)
+    stages = [
+        {"name": stage.name, "forward": stage.forward, "bind": stage.bind} for stage in made.stages
+    ]
+    entry = {
+        "context": made.max_labels,
+        "lengths": made.lengths,
+        "stop_tokens": sorted(end_tokens(loaded)),
+        "programs": written.programs,
+        "stages": stages,
+        **({} if written.engine is None else {"engine": written.engine}),
+    }
+    return Generating(entry, names, written.required_ops)
+
+
+def _problem(planned: Plan, graph: TrainingGraph) -> str | None:
+    """Why there are no such programs."""
+    if planned.config.generate == "off":
+        return "it was compiled with generate=off; compile it again without this setting"
+    if graph.pad_token is not None:
+        return "a masked language model does not generate text"
+    if not isinstance(planned.target, Generates):
+        return (
+            f"target {planned.target.name} does not generate text: "
+            "export what was trained into a bundle for host or android-cpu, or to transformers"
+        )
+    return None
+
+
+def _sentence(model: Any, needed: str, remedy: str = _REMEDY) -> str:
+    """Return why a model does not generate, for the notes of its bundle and for whoever asks for text."""
+    name = type(model).__name__
+    return f"{name} can be trained but does not generate text, which takes {needed}: {remedy}"
+
+
+def _captured(
+    planned: Plan, model: Any, graph: TrainingGraph, progress: Progress
+) -> TrainingGraph | Generating:
+    """Capture a model and make programs of its layers that read caches.
+
+    Args:
+        graph: of the programs that train, with which it shares the source of weights, and what is chosen or rounded.
+
+    Raises:
+        VerifyError: the model's layers cannot be written so.
+    """
+    from zoexport import models
+    from zoexport.ir.capture import capture
+    from zoexport.ir.verify import verify
+    from zoexport.methods.split import decoding_passes
+    from zoexport.passes.pipeline import run_passes
+
+    config = planned.config
+    length, context = _captured_length(planned, model, graph)
+    progress("capturing the model to generate", None)
+    try:
+        captured = capture(model, length, seq_len=context)
+    except ModelError as error:
+        raise VerifyError(
+            error.where, found=error.found, expected=f"rows of {context} tokens", fix=error.fix
+        ) from error
+    verify(captured)
+    captured.source = graph.source
+    captured.chosen = None if graph.chosen is None else dict(graph.chosen)
+    captured.activations = graph.activations
+    captured.directions = graph.directions
+    assert isinstance(planned.target, Generates)
+    joined = together(planned, graph)
+    lengths = TOGETHER_LENGTHS if joined else planned.target.generating_lengths
+    lengths = tuple(one for one in lengths if one <= context)
+    own = planned.target.programs_config(config)
+    modules = models.adapter_targets(model, *own.modules, captured.weights)
+    passes = decoding_passes(
+        own, modules, graph if joined else None, context=context, lengths=[*lengths]
+    )
+    made = run_passes(captured, passes, progress)
+    made.max_labels = context
+    made.programs = {
+        f"{PREFIX}{name}": dataclasses.replace(program, name=f"{PREFIX}{name}")
+        for name, program in made.programs.items()
+    }
+    if graph.whole and any(f"{name}.codes" not in graph.weights for name in made.quantized):
+        # Programs of the whole model keep some weights in a form that those of layers do not read.
+        return Generating(
+            {
+                "problem": _sentence(
+                    model, "programs of layers", "compile it with --set split=layers"
+                )
+            }
+        )
+    return made
+
+
+def _captured_length(planned: Plan, model: Any, graph: TrainingGraph) -> tuple[int, int]:
+    """Return the length to capture and the context, both limited by the positions of the model.
+
+    The length is a prime that marks sizes (``ir.lengths``): from the context on, or the longest one that the model has.
+
+    Raises:
+        VerifyError: the model has too few positions.
+    """
+    from zoexport.ir.capture import capture_limit, position_limit
+    from zoexport.ir.lengths import marker_prime
+    from zoexport.trained import sizes_of
+
+    sizes = sizes_of(planned.config, model, graph.chosen)
+    limit = position_limit(model)
+    least = planned.config.generate_context
+    if limit is not None:
+        least = min(least, limit)
+    length = marker_prime(least, sizes, capture_limit(model))
+    while length is None and least > 16:
+        least -= 1
+        length = marker_prime(least, sizes, capture_limit(model))
+    if length is None:
+        raise VerifyError(
+            "model",
+            found=f"{limit} positions",
+            expected="at least 16 positions",
+            fix=_REMEDY,
+        )
+    return length, least

@@ -1,0 +1,25 @@
+"""What of the package decides what ``compile`` writes, as one number: the key of what is kept from one compilation."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from importlib.metadata import version
+from pathlib import Path
+
+from zoexport.core.version import __version__
+
+_ROOT = Path(__file__).parents[1]
+_PARTS = ("core", "ir", "passes", "methods", "targets", "models", "trained", "compiler")
+
+
+@functools.cache
+def compiler_digest() -> str:
+    """A SHA-256 over the compiler's own files and the packages below it: other code may write other bundles."""
+    digest = hashlib.sha256()
+    packages = [f"{name} {version(name)}" for name in ("torch", "executorch", "transformers")]
+    digest.update("\n".join([__version__, *packages]).encode())
+    for part in _PARTS:
+        for file in sorted((_ROOT / part).rglob("*.py")):
+            digest.update(str(file.relative_to(_ROOT)).encode() + file.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,550 @@
+"""The short form of parity, which ``compile`` runs on what it wrote.
+
+A session in another process opens the bundle, generates a token and takes steps; here the model from which the bundle
+was made does the same in plain PyTorch, as the method's reference, and its weights are read where they run. Losses,
+gradients and states are compared within parity's bounds (``core.tolerances``). Programs for longer rows run on the
+first row, continued behind its last label: a causal model must give it the same loss.
+
+First-order methods: the gradients of the last layers are compared, until each backward program was seen once.
+Zeroth-order methods: the second step is compared, which contains the first step's update. It runs at ``_MOVE`` times
+the bundle's eps, so that losses change by more than the bounds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from zoexport.compiler.parity import make_reference, state_error
+from zoexport.core import children, hadamard, rng, tolerances, trust
+from zoexport.core import manifest as manifests
+from zoexport.core.errors import LoweringError, rebuilt
+from zoexport.core.int4 import unpack_int4
+from zoexport.core.types import Progress, RowReader
+from zoexport.data import IGNORED, Candidate, Example
+from zoexport.methods import config_of
+from zoexport.methods.reference.quantized import (
+    dequantized,
+    quantize_model,
+    read_as_bundle,
+    rounded,
+    rounds_channels,
+    stored_weights,
+)
+from zoexport.models.streaming import streaming
+from zoexport.models.weights import open_safetensors
+from zoexport.session import read_manifest
+from zoexport.trained import kind_of
+
+if TYPE_CHECKING:
+    from zoexport.models import LoadedModel
+
+_TOKENS, _PRODUCTS = 12, 1 << 30
+"""Least tokens of the first row, which is longer if the model's parameters times the tokens stay below this."""
+_LABELS = 256
+"""Labels of the second step if activations are rounded: rounding errors average out over this many."""
+_ROWS_TENSOR_ID = 0x7FFFFFFE
+"""Words for rows come from the noise specification, at a tensor id that no slot has."""
+_MOVE = 10.0
+_SECOND = 0.02
+"""Standard deviation of the adapters' second matrices, which are zero in a bundle: then the first have gradients."""
+_FIXED = 1e-30
+"""A learning rate at which steps of a first-order method leave the state as it is."""
+_STREAMED = ("lora", "adapter codes", "sparse")
+"""Kinds of training whose references need the model's weights only where they run."""
+_NEAR = {False: 2e-3, True: 5e-2}
+"""Largest distance of a generated token's logit from the maximum, relative to the spread; by rounded activations."""
+
+_Answer = Callable[[], tuple[dict[str, Any], dict[str, np.ndarray]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Compared:
+    """The largest relative errors, None if not compared; ``reason`` explains why losses were not compared."""
+
+    loss: float | None = None
+    gradient: float | None = None
+    state: float | None = None
+    reason: str = ""
+
+
+def prove(
+    bundle: Path,
+    loaded: LoadedModel,
+    reader: RowReader,
+    room: float,
+    progress: Progress,
+    known: Mapping[str, Tensor] | None = None,
+) -> Compared:
+    """Run every program of a bundle, and compare what they compute with the model.
+
+    Args:
+        bundle: complete, with an engine that runs here.
+        loaded: the model that it was made from; it cannot be used any more.
+        reader: rows of its parameters; trained elements are zero.
+        room: MB that the comparison may take for weights in memory.
+        progress: called with what is being done.
+        known: codes and scales of a whole program's weights (``parity_quantized``).
+
+    Raises:
+        NotHereError: its engine does not run here.
+        LoweringError: the bundle does not open, or a program does not run, or computes something else.
+    """
+    progress("verifying the bundle", None)
+    with (
+        trust.required(()),  # nobody has signed it yet
+        tempfile.TemporaryDirectory(prefix=".verify-", dir=bundle.parent) as scratch,
+    ):
+        return _Proof(bundle, Path(scratch), known or {}).compared(loaded, reader, room)
+
+
+class NotHereError(Exception):
+    """What runs a bundle is not on this machine."""
+
+
+class _Proof:
+    """Inputs of both sides, and the comparison of their results."""
+
+    def __init__(self, bundle: Path, scratch: Path, known: Mapping[str, Tensor]) -> None:
+        self.bundle, self.scratch, self.known = bundle, scratch, known
+        self.manifest = read_manifest(bundle)
+        self.config: Any = config_of(self.manifest)
+        self.bounds = tolerances.bounds(self.config)
+        self.whole = "stages" not in self.manifest
+        longest = self.config.seq_len
+        lengths = self.manifest.get("lengths") or [longest]
+        vocabulary = self.manifest["model"]["vocab_size"]
+        rounds = self.config.rounding.endswith(("int8", "int16"))
+        rows = -(-_LABELS // longest) if rounds else 1
+        parameters = max(1, self.manifest["model"]["parameters"])
+        tokens = min(longest, max(_TOKENS, _PRODUCTS // parameters))
+        #: Rows of the first step, the last of which is generated after; two show whether rows stay apart.
+        self.first = [_row(tokens, vocabulary, 0)]
+        self.first += [_row(max(1, tokens - 3), vocabulary, 1)] if self.config.batch > 1 else []
+        #: Rows of a zeroth-order method's second step.
+        self.second = self.first
+        if rounds or self.whole:
+            self.second = [_row(longest, vocabulary, number) for number in range(rows)]
+        short = _row(min(_TOKENS, longest), vocabulary, 2)
+        self.longer = [[_continued(short, length, vocabulary)] for length in lengths]
+        #: What a run sets, on both sides.
+        self.run: dict[str, Any] = {"loss": "full"}
+        #: Slots whose gradients are compared.
+        self.gradients: list[str] = []
+        #: First values of slots, in place of the bundle's.
+        self.values: dict[str, Tensor] = {}
+        if self.config.first_order:
+            self.gradients = _last_slots(self.manifest)
+            self.values = _second_matrices(self.manifest)
+            self.run["lr"] = _FIXED
+        elif "grid" not in self.manifest:
+            self.run["eps"] = _MOVE * self.manifest["settings"]["eps"]
+
+    def compared(self, loaded: LoadedModel, reader: RowReader, room: float) -> Compared:
+        """Run both sides, in parallel if neither needs the other's result."""
+        streams = self._streams(loaded)
+        taken = 0.0 if streams else self._taken(loaded)
+        with self._session() as answer:
+            if taken > room:
+                self._longer(answer()[0])
+                return Compared(
+                    reason=f"the model's own loss, for which {taken:.0f} MB of weights would be read"
+                )
+            with self._computing(loaded, reader, streams) as (model, beside):
+                last = _LastLogits(model, len(self._prompt()))
+                reference = make_reference(model, self.manifest, self.bundle, beside, **self.run)
+                compare = self._first_order if self.config.first_order else self._zeroth_order
+                return compare(reference, last, answer)
+
+    def _first_order(self, reference: Any, last: _LastLogits, answer: _Answer) -> Compared:
+        for name, value in reference.slots.items():
+            if name in self.values:
+                value.data.copy_(self.values[name])
+            value.requires_grad_(name in self.gradients)
+        theirs = reference.step(self.first, _FIXED)
+        ours, tensors = answer()
+        self._token(ours, last)
+        loss = self._losses(ours["losses"][0], theirs["losses"])
+        most = self.bounds[tolerances.GRADIENT]
+        worst = 0.0
+        for name in self.gradients:
+            expected = {name: theirs["gradients"][name].numpy()}
+            error = state_error({name: tensors[f"gradient.{name}"]}, expected)
+            if not error <= most:
+                self._refuse(
+                    self._programs(self._backward(self.config.keep_mb), slot=name),
+                    f"a gradient of {name} that is {error:.1e} of its size off",
+                    f"at most {most:.0e}",
+                )
+            worst = max(worst, error)
+        if not self.config.lora_dropout:
+            self._longer(ours)
+        return Compared(loss, worst)
+
+    def _zeroth_order(self, reference: Any, last: _LastLogits, answer: _Answer) -> Compared:
+        before = reference.loss(self.first, reference.masters)
+        ours, tensors = answer()
+        self._token(ours, last)
+        if not tolerances.rounds(self.config):
+            self._losses([ours["loss"]], [before])
+        gradients = ours["gradients"]
+        reference.follow(reference.values(), gradients, self.manifest["settings"]["lr"])
+        reference.step_number = 1
+        reference.finish()
+        own = {name: tensors[name] for name in reference.masters if name in tensors}
+        values = {name: reference.masters[name].numpy() for name in own}
+        state = state_error(own, values)
+        most = self.bounds[tolerances.STATE]
+        if not state <= most:
+            self._refuse(
+                self._programs("forward", "saving"),
+                f"an update that is {state:.1e} off",
+                f"at most {most:.0e}",
+            )
+        theirs = reference.first_losses(self.second, 2)
+        loss = self._losses(ours["losses"][1][:2], theirs)
+        self._longer(ours)
+        return Compared(loss, state=state)
+
+    def _losses(self, ours: Sequence[float], theirs: Sequence[float]) -> float:
+        most = self.bounds[tolerances.LOSS]
+        worst = 0.0
+        for found, expected in zip(ours, theirs, strict=True):
+            error = abs(found - expected) / max(abs(expected), 1e-12)
+            if not error <= most:
+                self._refuse(
+                    self._programs("forward", "saving"),
+                    f"a loss of {found:.6f} where PyTorch computes {expected:.6f}",
+                    f"a difference of at most {most:.0e} of it",
+                )
+            worst = max(worst, error)
+        return worst
+
+    def _longer(self, ours: dict[str, Any]) -> None:
+        """Check that continued rows have the first row's loss and gradient size, or for encoders finite ones."""
+        causal = "bidirectional" not in self.manifest
+        (loss, size), *_ = ours["longer"]
+        runs = [(rows, room) for room in _rooms(self.manifest) or [0] for rows in self.longer]
+        for (found, gradient), (rows, room) in zip(ours["longer"], runs, strict=True):
+            length = len(rows[0].candidates[0].tokens)
+            for mine, expected, key, each in (
+                (found, loss, tolerances.LOSS, ("forward", "saving")),
+                (gradient, size, tolerances.GRADIENT, (self._backward(room),) if size else ()),
+            ):
+                # Each is within the bound of what is right.
+                near = abs(mine - expected) <= 2 * self.bounds[key] * abs(expected)
+                if not (near if causal else np.isfinite(mine)):
+                    self._refuse(
+                        self._programs(*each, length=length),
+                        f"{key} {mine:.6f} on a row of {length} tokens, {expected:.6f} on the first of them alone",
+                        "the same, as what follows the last label does not count",
+                    )
+
+    def _token(self, ours: dict[str, Any], last: _LastLogits) -> None:
+        token = ours["token"]
+        if token is None:
+            return
+        logits = last.logits
+        spread = float(logits.max() - logits.mean())
+        rounds = "int8" in (self.config.rounding, self.config.generate_activations)
+        if not float(logits[token]) >= float(logits.max()) - _NEAR[rounds] * spread:
+            self._refuse(
+                [program["name"] for program in self.manifest["generate"]["programs"]],
+                f"token {token} after {len(self._prompt())} others",
+                f"{int(logits.argmax())}, which PyTorch finds the likeliest",
+            )
+
+    def _prompt(self) -> list[int]:
+        """The prompt to generate after; empty if the bundle does not generate."""
+        if "problem" in self.manifest["generate"]:
+            return []
+        row = self.first[-1].candidates[0].tokens
+        return list(row[: self.manifest["generate"]["context"] - 2])
+
+    def _refuse(self, programs: Sequence[str], found: str, expected: str) -> None:
+        raise LoweringError(
+            f"program{'s' * (len(programs) > 1)} {', '.join(programs)} of target {self.manifest['target']}",
+            found=found,
+            expected=expected,
+            fix=_FIX,
+        )
+
+    def _programs(self, *passes: str, length: int | None = None, slot: str = "") -> list[str]:
+        """The names of the programs for rows of a length (the first one's), of the stages that bind a slot, or all."""
+        if self.whole:
+            return [program["name"] for program in self.manifest["programs"]]
+        length = length or self.manifest["lengths"][0]
+        stages = self.manifest["stages"]
+        bound = [stage for stage in stages if not slot or slot in stage["bind"].values()]
+        families = {stage.get(each) for stage in bound for each in passes}
+        return [
+            program["name"]
+            for program in self.manifest["programs"]
+            if program.get("family") in families and program.get("length") in (None, length)
+        ]
+
+    def _backward(self, keep_mb: int) -> str:
+        saves = any("saving" in stage for stage in self.manifest["stages"])
+        return "from_saved" if saves and keep_mb else "backward"
+
+    @contextlib.contextmanager
+    def _session(self) -> Iterator[_Answer]:
+        """Start the other process; what is yielded waits for its answer."""
+        values = self.scratch / "values"
+        save_file(self.values, values)
+        request = {
+            "first": _rows(self.first),
+            "second": [] if self.config.first_order else _rows(self.second),
+            "longer": [_rows(batch) for batch in self.longer],
+            "keep_mb": _rooms(self.manifest),
+            "steps": not self.whole,
+            "shallow": _shallow(self.bundle, self.manifest, self.scratch),
+            "prompt": self._prompt(),
+            "run": self.run,
+            "values": str(values),
+            "gradients": self.gradients,
+        }
+        asked, tensors = self.scratch / "request", self.scratch / "tensors"
+        asked.write_text(json.dumps(request), "utf-8")
+        command, environment = children.python(
+            "zoexport.compiler.parity_short_session", self.bundle, asked, tensors
+        )
+        with (
+            tempfile.TemporaryFile() as errors,
+            children.child(
+                command, errors=errors, environment={**environment, trust.VARIABLE: ""}
+            ) as process,
+        ):
+            yield lambda: (_answer(process, errors), _arrays(tensors))
+
+    def _streams(self, loaded: LoadedModel) -> bool:
+        """Whether weights are read where they run; a model that is in memory is rounded there."""
+        settings = self.manifest["settings"]
+        return (
+            (loaded.lazy or self.config.first_order)
+            and self.config.trained in _STREAMED
+            and settings.get("compute") != "bf16"
+            and not rounds_channels(settings)
+        )
+
+    def _taken(self, loaded: LoadedModel) -> float:
+        """MB of weights that are not in memory yet."""
+        size = 4e-6 * sum(value.numel() for value in loaded.model.parameters())
+        copies = int(loaded.lazy) + 2 * (self.config.trained not in _STREAMED)
+        return size * (copies + 2 * self.config.first_order)
+
+    @contextlib.contextmanager
+    def _computing(
+        self, loaded: LoadedModel, reader: RowReader, streams: bool
+    ) -> Iterator[tuple[Any, dict[str, Tensor]]]:
+        """Yield the model with the bundle's weights, and the reference's other tensors."""
+        model, settings = loaded.model, self.manifest["settings"]
+        rotated = self.manifest["rotated_weights"]
+        if loaded.lazy and not streams:
+            for name, value in model.named_parameters():
+                value.data = loaded.weights.read(name)
+        beside = kind_of(self.config).for_reference(model, self.bundle, self.manifest)
+        if not streams:
+            quantize_model(model, settings, rotated, self.known)
+            yield model, beside
+            return
+        if settings["weights"] != "fp32":
+            reader = _BundleRows(self.bundle, self.manifest, model, reader)
+        with streaming(model, reader), _one_thread():
+            if settings["weights"] != "fp32":
+                read_as_bundle(model, settings, rotated)
+            yield model, beside
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Leave the other cores to the session: pieces of weights are too small to be shared out."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+class _BundleRows:
+    """Rows of a model's parameters as a bundle rounds them: from its own codes, where it keeps them as such."""
+
+    def __init__(
+        self, bundle: Path, manifest: Mapping[str, Any], model: torch.nn.Module, reader: RowReader
+    ) -> None:
+        self.reader, self.manifest = reader, manifest
+        self.path = bundle / manifest.get("weights", {}).get("file", manifests.FILE)
+        rounds = stored_weights(model, manifest["rotated_weights"])
+        owners: dict[int, list[str]] = {}
+        for name, value in model.named_parameters(remove_duplicate=False):
+            owners.setdefault(value.data_ptr(), []).append(name)
+        stored: set[str] = set()
+        if "weights" in manifest and manifest["packing"].startswith("int"):
+            with open_safetensors(self.path) as file:
+                stored = set(file.keys())
+        #: By parameter that is rounded: whether it is rotated, and its name among the bundle's codes, or "".
+        self.rounded: dict[str, tuple[bool, str]] = {}
+        for place, (_, turned) in rounds.items():
+            kept = [name for name in owners[place] if f"{name}.codes" in stored]
+            for name in owners[place]:
+                self.rounded[name] = turned, (kept or [""])[0]
+
+    def read_rows(self, name: str, begin: int, end: int) -> Tensor:
+        """Rows ``begin`` to ``end`` of a parameter, float32."""
+        if name not in self.rounded:
+            return self.reader.read_rows(name, begin, end)
+        turned, kept = self.rounded[name]
+        if not kept:
+            rows = self.reader.read_rows(name, begin, end)
+            return rounded(
+                hadamard.rotate_rows(rows) if turned else rows, self.manifest["settings"]
+            )
+        with open_safetensors(self.path) as file:
+            codes, scales = (
+                file.get_slice(f"{kept}.{part}")[begin:end] for part in ("codes", "scales")
+            )
+        return dequantized(codes, scales)
+
+
+class _LastLogits:
+    """The logits after the first ``count`` tokens of the row that a model ran last."""
+
+    def __init__(self, model: torch.nn.Module, count: int) -> None:
+        self.logits = torch.empty(0)
+        self._count = count
+        model.register_forward_hook(self._keep)
+
+    def _keep(self, _: Any, __: Any, output: Any) -> None:
+        self.logits = output.logits[0, : self._count][-1:].flatten().detach()
+
+
+_FIX = "Report the model's architecture; --no-verify keeps the bundle as it is."
+
+
+def _answer(process: Any, errors: IO[bytes]) -> dict[str, Any]:
+    """What the other process found.
+
+    Raises:
+        LoweringError: the session's error; or the process was ended by a program.
+    """
+    doing = "starting"
+    for line in process.stdout:
+        said = json.loads(line)
+        if "missing" in said:
+            raise NotHereError(said["missing"])
+        if "done" in said:
+            found: dict[str, Any] = said["done"]
+            return found
+        if "error" in said:
+            error = rebuilt(said["error"])
+            raise LoweringError(error.where, found=error.found, expected=error.expected, fix=_FIX)
+        doing = said["doing"]
+    process.wait()
+    raise LoweringError(
+        "the bundle's session",
+        found=f"an end with status {process.returncode} while {doing}: {children.last_line(errors)}",
+        expected="programs that run",
+        fix=_FIX,
+    )
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    """Tensors of the other process; of a slot of 4-bit integers, these."""
+    return {
+        name: (unpack_int4(value) if value.dtype == torch.uint8 else value).numpy()
+        for name, value in load_file(path).items()
+    }
+
+
+def _rows(batch: Sequence[Example]) -> list[tuple[list[int], list[int]]]:
+    return [(example.candidates[0].tokens, example.candidates[0].labels) for example in batch]
+
+
+def _row(length: int, vocabulary: int, number: int) -> Example:
+    """Tokens of the whole vocabulary, and after each a label."""
+    words = rng.words(number, _ROWS_TENSOR_ID, 0, 0, 2 * length)
+    chosen = [int(word) % vocabulary for word in words]
+    return Example([Candidate(chosen[:length], chosen[length:])], 0)
+
+
+def _continued(example: Example, length: int, vocabulary: int) -> Example:
+    """A row's tokens and labels, and others behind them that nothing is asked of."""
+    (candidate,) = example.candidates
+    more = length - len(candidate.tokens)
+    behind = _row(length, vocabulary, 1).candidates[0].tokens[:more]
+    labels = [*candidate.labels, *[IGNORED] * more]
+    return Example([Candidate([*candidate.tokens, *behind], labels)], 0)
+
+
+def _last_slots(manifest: Mapping[str, Any]) -> list[str]:
+    """Trained slots from the head down to where each program that goes backward has run, in that order."""
+    trained = {slot["name"] for slot in manifest["state"] if slot["role"] == "trainable"}
+    families = {stage["backward"] for stage in manifest["stages"]} - {None}
+    found: list[str] = []
+    for stage in reversed(manifest["stages"]):
+        found += [name for name in stage["bind"].values() if name in trained]
+        families.discard(stage["backward"])
+        if not families:
+            break
+    return found
+
+
+def _second_matrices(manifest: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Values for every adapter's second matrix."""
+    found = {}
+    for slot in manifest["state"]:
+        if slot["name"].startswith("lora_B."):
+            rows, columns = slot["shape"]
+            drawn = rng.normals(1, slot["tensor_id"], 0, 0, rows * columns)
+            found[slot["name"]] = torch.from_numpy(drawn).view(rows, columns) * _SECOND
+    return found
+
+
+def _rooms(manifest: Mapping[str, Any]) -> list[int]:
+    """Values of ``keep_mb`` with which every program that goes backward runs."""
+    if not any("saving" in stage for stage in manifest.get("stages", ())):
+        return []
+    return [int(manifest["settings"]["keep_mb"]), 0]
+
+
+def _shallow(bundle: Path, manifest: Mapping[str, Any], scratch: Path) -> str | None:
+    """A bundle with one stage for each set of programs; None where there are no others."""
+    levels = manifest.get("step", {}).get("levels", ())
+    kept: dict[tuple[Any, ...], Any] = {}
+    for number, stage in enumerate(manifest.get("stages", ())):
+        called = (stage.get(kind) for kind in ("forward", "backward", "saving", "from_saved"))
+        level = sum(level["begin"] <= number for level in levels)
+        kept.setdefault((level, *called), stage)
+    if len(kept) == len(manifest.get("stages", ())):
+        return None
+    begins = [[level for level, *_ in kept].index(1 + number) for number in range(len(levels))]
+    bound = {name for stage in kept.values() for name in stage["bind"].values()}
+    content = {
+        **manifest,
+        "stages": list(kept.values()),
+        "state": [slot for slot in manifest["state"] if slot["name"] in bound],
+        "generate": {"problem": "too few layers"},
+    }
+    if levels:
+        moved = [{**level, "begin": begin} for level, begin in zip(levels, begins, strict=True)]
+        content["step"] = {**manifest["step"], "levels": moved}
+    content["bundle_id"] = manifests.bundle_id(content)
+    folder = scratch / "shallow"
+    folder.mkdir()
+    for path in bundle.iterdir():
+        if path.name != manifests.FILE:
+            os.link(path, folder / path.name)
+    (folder / manifests.FILE).write_text(json.dumps(content), "utf-8")
+    return str(folder)

@@ -1,8 +1,0 @@
-"""Phones on a desk, over adb: what the verbs of ``zoexport device`` call."""
-
-from zoexport.device.adb import list_devices
-from zoexport.device.parity import device_parity
-from zoexport.device.runner import make_runner
-from zoexport.device.runs import generate, pull, push, train
-
-__all__ = ["device_parity", "generate", "list_devices", "make_runner", "pull", "push", "train"]

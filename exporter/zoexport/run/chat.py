@@ -1,0 +1,174 @@
+"""``chat``: a conversation with a bundle, turn by turn, in which adapters are switched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zoexport.core.errors import BundleError, ConfigError, nearest
+from zoexport.run.generate import Generator, Prompt
+from zoexport.session import OnText, Sampling
+
+HELP = """\
+/adapter        the adapters, and which one answers
+/adapter off    answer with the model without any adapter
+/adapter on     answer with what answered before
+/adapter NAME   answer with this adapter
+/reset          forget the conversation
+/help           this list
+/quit           end (Ctrl-D too)"""
+STATE = "state"
+"""What the adapter that a state has trained is called."""
+_RESET = "Type /reset to begin a new conversation."
+
+
+class Chat:
+    """A conversation with an open bundle.
+
+    Args:
+        generator: the bundle. manifest: its content.
+        trained: whether it has what a state has trained.
+        system: the message that a conversation begins with; none where None.
+        max_tokens, stop, sampling: of each answer.
+
+    Raises:
+        BundleError: its model has no form of conversations.
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        manifest: Mapping[str, Any],
+        *,
+        trained: bool,
+        system: str | None = None,
+        max_tokens: int = 256,
+        stop: Sequence[str] = (),
+        sampling: Sampling | None = None,
+    ) -> None:
+        text = manifest.get("text", {})
+        if "chat" not in text:
+            raise BundleError(
+                "chat",
+                found=text.get("no_chat", "a bundle without the form of its model's conversations"),
+                expected="a model with a chat template",
+                fix="Use 'zoexport generate', or compile the chat version of the model.",
+            )
+        self._generator = generator
+        self._system = () if system is None else (("system", system),)
+        self._options: dict[str, Any] = {
+            "max_tokens": max_tokens,
+            "stop": tuple(stop),
+            "sampling": sampling,
+        }
+        self.names = ((STATE,) if trained else ()) + generator.adapters
+        self.adapter: str | None = self.names[0] if self.names else None
+        """That answers; None: none."""
+        self._before = self.adapter
+        self.turns: list[tuple[str, str]] = []
+
+    def ask(self, message: str, on_text: OnText | None = None) -> dict[str, Any]:
+        """The answer to a message, which the next one may refer to: the keys of ``generate --json`` and ``adapter``.
+
+        Raises:
+            ConfigError: the conversation is longer than the bundle's context; it stays as it was.
+            ZoExportError: as :meth:`zoexport.run.generate.Generator.generate`.
+        """
+        turns = (*self._system, *self.turns, ("user", message))
+        named = self.adapter if self.adapter in self._generator.adapters else None
+        try:
+            made = self._generator.generate(
+                Prompt(messages=turns),
+                adapter=named,
+                off=self.adapter is None,
+                keep=True,
+                on_text=on_text,
+                **self._options,
+            )
+        except ConfigError as error:
+            if error.where == "prompt":
+                raise ConfigError(
+                    "conversation", found=error.found, expected=error.expected, fix=_RESET
+                ) from error
+            raise
+        self.turns += [("user", message), ("assistant", made["text"])]
+        return {**made, "adapter": self.adapter}
+
+    def cut_short(self, made: Mapping[str, Any]) -> str | None:
+        """What to say of an answer that the bundle's context ended."""
+        if made["stop"] != "length" or len(made["tokens"]) >= self._options["max_tokens"]:
+            return None
+        return f"The conversation fills the bundle's context. {_RESET}"
+
+    def command(self, line: str) -> str | None:
+        """Do what a line that begins with a slash says.
+
+        Returns:
+            What to tell the user; None: the conversation ends.
+
+        Raises:
+            ConfigError: no such command, or adapter.
+        """
+        command, _, name = line.strip().partition(" ")
+        if command in ("/quit", "/exit"):
+            return None
+        if command == "/help":
+            return HELP
+        if command == "/reset":
+            self.turns.clear()
+            return "The conversation begins again."
+        if command == "/adapter":
+            return self._switch(name.strip())
+        commands = ("/adapter", "/reset", "/help", "/quit")
+        raise ConfigError(
+            f"command {command}",
+            found="no such command",
+            expected="one of " + ", ".join(commands),
+            fix=f"Type /help for what they do.{nearest(command, commands)}",
+        )
+
+    def _switch(self, name: str) -> str:
+        if name == "off":
+            self._before, self.adapter = self.adapter or self._before, None
+        elif name == "on":
+            self.adapter = self._before
+        elif name in self.names:
+            self.adapter = name
+        elif name:
+            raise ConfigError(
+                f"adapter {name}",
+                found="no such adapter",
+                expected="one of " + ", ".join((*self.names, "on", "off")),
+                fix=f"Name one of them.{nearest(name, self.names)}",
+            )
+        if not self.names:
+            return "There is no adapter: the model answers without."
+        answering = self.adapter or "none, the model without any adapter"
+        return f"Answering: {answering}. Adapters: {', '.join(self.names)}."
+
+
+def named(adapters: Sequence[str]) -> dict[str, Path]:
+    """Adapters by name, of ``NAME=PATH`` and of paths whose last part is the name.
+
+    Raises:
+        ConfigError: two of one name, or a name that has a meaning of its own.
+    """
+    from zoexport.run.generate import name_of
+
+    found: dict[str, Path] = {}
+    for given in adapters:
+        name, equals, path = given.partition("=")
+        if not equals or "/" in name:
+            path = given
+            name = name_of(Path(given))
+        if name in (*found, STATE, "on", "off"):
+            raise ConfigError(
+                f"adapter {given}",
+                found=f"the name {name!r}"
+                + (" again" if name in found else ", which means something else"),
+                expected="a name of its own",
+                fix=f"Write --adapter NAME={path}.",
+            )
+        found[name] = Path(path)
+    return found

@@ -1,0 +1,266 @@
+"""``generate``: prompts in, and the text that follows as it comes; adapters that are switched in between.
+
+Text is the session's own (docs/text.md): a process that generates loads none of torch, transformers and tokenizers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zoexport.core.errors import ConfigError
+from zoexport.session import Generation, OnText, Sampling, Session, read_manifest
+from zoexport.session.abi import Closing
+from zoexport.session.data import prompts_of
+
+_MEGABYTE = 1e6
+_ASSISTANT = "assistant"
+_NONE = "(none)"
+"""What the adapter that adds nothing is called."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Prompt:
+    """A text that is continued, or a conversation that is answered.
+
+    Attributes:
+        text: as it is; nothing is added but what the tokenizer adds by itself.
+        messages: roles and contents, in place of a text.
+    """
+
+    text: str = ""
+    messages: tuple[tuple[str, str], ...] = ()
+
+
+class Generator(Closing):
+    """An open bundle that continues texts, one after another.
+
+    Use it in a ``with`` statement, from one thread at a time.
+    """
+
+    def __init__(self, session: Session, bundle: Path, manifest: dict[str, Any]) -> None:
+        self.session = session
+        self._bundle = bundle
+        self._manifest = manifest
+
+    @classmethod
+    def open(
+        cls,
+        bundle: Path,
+        *,
+        state: Path | None = None,
+        adapters: Mapping[str, Path] | None = None,
+        last: bool = False,
+        engine: str | None = None,
+    ) -> Generator:
+        """Open a bundle.
+
+        Args:
+            bundle: its folder.
+            state: a training state, whose pending update is applied; it stays as it is.
+            adapters: by name, what ``adapter export`` wrote.
+            last: the state's values of the last step, also where the run keeps its best.
+            engine: which of the engines that the bundle has programs for; the manifest's where None.
+
+        Raises:
+            ZoExportError: something cannot be used.
+        """
+        manifest = read_manifest(bundle)
+        generator = cls(Session.open(bundle, engine_name=engine), bundle, manifest)
+        try:
+            if state is not None:
+                generator.session.attach(state, read_only=True, last=last)
+            for name, adapter in (adapters or {}).items():
+                generator.load_adapter(name, adapter)
+        except BaseException:
+            generator.close()
+            raise
+        return generator
+
+    def load_adapter(self, name: str, adapter: Path) -> None:
+        """Load what ``adapter export`` wrote under a name, in place of what has it.
+
+        Raises:
+            ZoExportError: it does not fit; nothing changes.
+        """
+        floats = all(slot.passed == "float32" for slot in self.session.slots())
+        peft = (adapter / "adapter_model.safetensors").is_file()
+        if peft and floats and "adapter_config.json" in self._manifest["files"]:
+            self.session.load_adapter(name, adapter)
+            return
+        from zoexport.run.transfer import read_adapter
+
+        slots = read_adapter(self.session, self._bundle, self._manifest, adapter)
+        if name in self.session.adapters:
+            self.session.drop_adapter(name)
+        for slot, values in slots.items():
+            self.session.write_adapter(name, slot, values)
+
+    def drop_adapter(self, name: str) -> None:
+        """Free an adapter.
+
+        Raises:
+            ConfigError: there is none of this name.
+        """
+        self.session.drop_adapter(name)
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The names of the loaded adapters."""
+        return tuple(name for name in self.session.adapters if name != _NONE)
+
+    def generate(
+        self,
+        prompt: str | Prompt,
+        *,
+        adapter: str | None = None,
+        untrained: bool = False,
+        off: bool = False,
+        max_tokens: int = 128,
+        stop: Sequence[str] = (),
+        sampling: Sampling | None = None,
+        keep: bool = False,
+        sliding: bool = False,
+        on_text: OnText | None = None,
+    ) -> dict[str, Any]:
+        """What follows a prompt: the keys of ``generate --json``.
+
+        Args:
+            prompt: a text, or a conversation.
+            adapter: the name of a loaded one, in place of what the state has trained.
+            untrained: with the bundle as it was compiled, so with an adapter that it started from.
+            off: without any adapter, that one neither.
+            max_tokens, stop, sampling, keep, sliding, on_text: see :meth:`zoexport.session.Session.generate`.
+
+        Raises:
+            ZoExportError: something cannot be used.
+        """
+        given = Prompt(prompt) if isinstance(prompt, str) else prompt
+        made = self.session.generate(
+            () if given.messages else given.text,
+            messages=given.messages,
+            **(self._without() if off else {"adapter": adapter, "untrained": untrained}),
+            max_tokens=max_tokens,
+            stop=stop,
+            sampling=sampling,
+            keep=keep,
+            sliding=sliding,
+            on_text=on_text,
+        )
+        return _result(made)
+
+    def _without(self) -> dict[str, Any]:
+        """How a session generates without any adapter."""
+        halves = [slot for slot in self.session.slots() if slot.name.startswith("lora_B.")]
+        if not halves:
+            return {"untrained": True}
+        if _NONE not in self.session.adapters:
+            for slot in halves:
+                self.session.write_adapter(_NONE, slot.name, bytes(4 * math.prod(slot.shape)))
+        return {"adapter": _NONE}
+
+    def close(self) -> None:
+        """Close the bundle."""
+        self.session.close()
+
+
+def generate(
+    bundle: Path,
+    prompts: Iterable[str | Prompt],
+    *,
+    state: Path | None = None,
+    adapter: Path | None = None,
+    max_tokens: int = 128,
+    stop: Sequence[str] = (),
+    sampling: Sampling | None = None,
+    sliding: bool = False,
+    last: bool = False,
+    on_text: Callable[[str], None] | None = None,
+    engine: str | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Generate what follows each prompt, in one session.
+
+    Args:
+        bundle: the bundle's folder.
+        prompts: texts and conversations.
+        state: a training state, whose pending update is applied; it stays as it is.
+        adapter: what ``adapter export`` wrote, in place of a state.
+        max_tokens: that follow at most.
+        stop: strings before the first of which a text ends.
+        sampling: the most likely token each time where None.
+        sliding: past the bundle's context go on over the last part of the tokens.
+        last: the state's values of the last step, also where the run keeps its best.
+        on_text: called with pieces of text as they come.
+        engine: as of :meth:`Generator.open`.
+
+    Yields:
+        For each prompt the keys of ``generate --json``: text, tokens, prompt_tokens, stop, prefill_tokens_per_second,
+        decode_tokens_per_second, peak_anonymous_mb.
+
+    Raises:
+        ZoExportError: something cannot be used.
+    """
+    if state is not None and adapter is not None:
+        raise ConfigError(
+            "state and adapter",
+            found="both",
+            expected="one of them",
+            fix="Leave one out.",
+        )
+    name = None if adapter is None else name_of(adapter)
+    adapters = {} if adapter is None or name is None else {name: adapter}
+    with Generator.open(
+        bundle, state=state, adapters=adapters, last=last, engine=engine
+    ) as generator:
+        for prompt in prompts:
+            yield generator.generate(
+                prompt,
+                adapter=name,
+                max_tokens=max_tokens,
+                stop=stop,
+                sampling=sampling,
+                sliding=sliding,
+                on_text=on_text,
+            )
+
+
+def name_of(adapter: Path) -> str:
+    """What an adapter is called where nobody names it: its folder, or its file without the ending."""
+    return adapter.resolve().stem if adapter.is_file() else adapter.resolve().name or "adapter"
+
+
+def read_prompts(data: Path) -> list[Prompt]:
+    """The prompts of a file of JSON Lines with ``prompt`` or ``messages``.
+
+    Raises:
+        DataError: it cannot be read, or a line is something else.
+    """
+    return [Prompt(text, messages) for text, messages in prompts_of(data)]
+
+
+def asked(turns: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
+    """The turns up to an answer: without the last one where that is the assistant's, as in training data."""
+    if turns[-1]["role"] == _ASSISTANT:
+        turns = turns[:-1]
+    return tuple((str(turn["role"]), str(turn["content"])) for turn in turns)
+
+
+def _result(made: Generation) -> dict[str, Any]:
+    def rate(count: int, seconds: float) -> float | None:
+        return round(count / seconds, 2) if count > 0 and seconds > 0 else None
+
+    return {
+        "text": made.text,
+        "tokens": list(made.tokens),
+        "prompt_tokens": made.prompt_tokens,
+        "stop": made.stop,
+        "prefill_tokens_per_second": rate(
+            made.prompt_tokens - made.kept_tokens, made.prefill_seconds
+        ),
+        # The first comes with the prompt.
+        "decode_tokens_per_second": rate(len(made.tokens) - 1, made.decode_seconds),
+        "peak_anonymous_mb": round(made.anonymous_bytes / _MEGABYTE, 1) or None,
+    }

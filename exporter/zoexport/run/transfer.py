@@ -1,0 +1,244 @@
+"""``adapter export`` and ``adapter import``: between a session's slots and files."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zoexport.adapters import FORMATS, adapter_format, format_of
+from zoexport.core.errors import ConfigError, nearest
+from zoexport.core.files import atomic_folder, refuse_existing
+from zoexport.methods import config_of
+from zoexport.session import Session, no_programs, read_manifest
+from zoexport.trained import DTYPES, MERGED, Bundle, Output, Slots, Trained, kind_of, kinds
+from zoexport.trained.model_files import save_model
+
+_MODELS = (MERGED, "hf")
+"""The formats that are whole models."""
+
+
+def export_adapter(
+    bundle: Path,
+    *,
+    state: Path | None,
+    kind: str | None,
+    output: Path,
+    force: bool,
+    outtype: str | None = None,
+    dtype: str | None = None,
+    model: str | None = None,
+    last: bool = False,
+) -> dict[str, Any]:
+    """Write what a state has trained, the pending update applied, or the bundle's initial values.
+
+    Args:
+        bundle: the bundle's folder.
+        state: the state's folder.
+        kind: the name of a format; None: peft of adapters, sparse of chosen weights, quantized of integers, hf of all
+            weights.
+        output: the folder to create, or the file.
+        force: replace ``output`` where it exists.
+        outtype: the type of a GGUF file's numbers; None: f32.
+        dtype: the type of a whole model's weights: fp16, bf16 or fp32; None: the original's.
+        model: where the original model is, if not where it was compiled from; for formats of whole models.
+        last: the values of the last step, also where the run keeps its best.
+
+    Returns:
+        The keys of ``adapter export --json``: adapter, format, steps, tensors, bytes.
+
+    Raises:
+        ZoExportError: something cannot be used; nothing is written.
+    """
+    manifest = read_manifest(bundle)
+    trained = kind_of(config_of(manifest))
+    kind = _format(manifest, trained, kind)
+    _check_options(kind, outtype, dtype, model)
+    refuse_existing(output, replace=force)
+    with Session.open(bundle, engine=no_programs) as session:
+        initial = _values(session) if kind == "sparse" else {}
+        if state is not None:
+            session.attach(state, read_only=True, last=last)
+        slots = _values(session)
+        steps = session.info.steps
+    wanted = Output(kind, output, force, outtype, dtype, model)
+    if kind == MERGED:
+        write_merged(trained, wanted, slots, Bundle(bundle, manifest))
+    else:
+        trained.write(wanted, slots, initial, Bundle(bundle, manifest))
+    files = list(output.iterdir()) if output.is_dir() else [output]
+    return {
+        "adapter": str(output),
+        "format": kind,
+        "steps": steps,
+        "tensors": len(slots),
+        "bytes": sum(path.stat().st_size for path in files),
+    }
+
+
+def import_adapter(
+    bundle: Path, *, adapter: Path, kind: str | None, state: Path, force: bool
+) -> dict[str, Any]:
+    """Create a state that starts from what :func:`export_adapter` wrote, or from another tool's adapter.
+
+    Args:
+        bundle: the bundle's folder.
+        adapter: the adapter's folder or file.
+        kind: the name of its format; None: what the files show.
+        state: the state's folder to create.
+        force: replace ``state`` where it exists.
+
+    Returns:
+        The keys of ``adapter import --json``: state, format, tensors.
+
+    Raises:
+        ZoExportError: the adapter does not fit, or ``state`` exists; nothing is written.
+    """
+    manifest = read_manifest(bundle)
+    kind, _ = _readable(manifest, adapter, kind)
+    with (
+        atomic_folder(state, replace=force) as folder,
+        Session.open(bundle, engine=no_programs) as session,
+    ):
+        session.attach(folder)
+        for name, values in read_adapter(session, bundle, manifest, adapter, kind).items():
+            session.write_slot(name, values)
+        session.save()
+        count = len(_values(session))
+    return {"state": str(state), "format": kind, "tensors": count}
+
+
+def read_adapter(
+    session: Session, bundle: Path, manifest: dict[str, Any], adapter: Path, kind: str | None = None
+) -> Slots:
+    """The slots that an adapter's files have, of the dtypes and shapes of an open session's.
+
+    Args:
+        bundle, manifest: the session's. adapter, kind: see :func:`import_adapter`.
+
+    Raises:
+        ZoExportError: the adapter does not fit.
+    """
+    kind, trained = _readable(manifest, adapter, kind)
+    return trained.read(kind, adapter, _values(session), Bundle(bundle, manifest))
+
+
+def write_merged(trained: Trained, output: Output, slots: Slots, bundle: Bundle) -> None:
+    """Write the model that a session trained, as a new folder that transformers loads, whole or not at all.
+
+    Its weights are those that the session computes with: every linear layer and the token embedding as the bundle
+    quantized them, and in them what was trained. So its losses are the session's, except for activations that programs
+    round. The original model is read again for everything else, and its weights are rounded as compiling did: bundles
+    store weights in the layout of an engine, or inside a program of the whole model.
+
+    Raises:
+        ModelError: the original model cannot be loaded, or is another one.
+        ConfigError: the folder exists and ``output.replace`` is off, or the place cannot be written.
+    """
+    from zoexport.models import load_original
+
+    loaded = load_original(bundle.manifest, output.model)
+    # Of a kind that freezes another model than the original, the frozen one.
+    trained.for_reference(loaded.model, bundle.folder, bundle.manifest)
+    round_weights(loaded.model, bundle.manifest["settings"], bundle.manifest["rotated_weights"])
+    trained.merge(loaded.model, slots, bundle)
+    save_model(output, loaded)
+
+
+def round_weights(model: Any, settings: Mapping[str, Any], rotated: Collection[str]) -> None:
+    """Round the weights of linear layers and of the token embedding as a bundle with these settings has them.
+
+    Args:
+        model: a transformers model, fp32.
+        settings: ``weights``, ``activations`` and ``group_size`` of the bundle's manifest.
+        rotated: names of the parameters that the bundle stores rotated (``core.hadamard``).
+    """
+    from zoexport.core import hadamard
+    from zoexport.methods.reference.quantized import (
+        round_channels,
+        rounded,
+        rounds_channels,
+        stored_weights,
+    )
+
+    if settings["weights"] == "fp32":
+        return
+    if rounds_channels(settings):
+        round_channels(model, settings)
+        return
+    for weight, turns in stored_weights(model, rotated).values():
+        # A rotation is its own inverse: rounded as stored, then as the layer's inputs see it.
+        values = rounded(hadamard.rotate_rows(weight) if turns else weight, settings)
+        weight.copy_(hadamard.rotate_rows(values) if turns else values)
+
+
+def _readable(manifest: Mapping[str, Any], adapter: Path, kind: str | None) -> tuple[str, Trained]:
+    """The format that files have, and what reads them."""
+    trained = kind_of(config_of(manifest))
+    kind = _format(manifest, trained, kind or format_of(adapter) or trained.readable[0])
+    if kind not in trained.readable:
+        raise ConfigError(
+            f"adapter format {kind!r}",
+            found="a whole model",
+            expected=f"the {trained.words} alone",
+            fix=f"Import what `zoexport adapter export --format {trained.formats[0]}` wrote.",
+        )
+    return kind, trained
+
+
+def _format(manifest: Mapping[str, Any], trained: Trained, kind: str | None) -> str:
+    if kind is None or kind in trained.formats:
+        return kind or trained.formats[0]
+    known = {name for other in kinds.names() for name in kinds.get(other).formats}
+    if kind not in known:
+        adapter_format(kind)  # says which there are, before anything is opened
+    raise ConfigError(
+        f"adapter format {kind!r}",
+        found=f"a bundle of {manifest['method']}, which trains {trained.words}",
+        expected="one of " + ", ".join(trained.formats),
+        fix="Choose one of them."
+        if kind not in FORMATS
+        else f"Use --format {MERGED}: there is no adapter, and it writes a whole model.",
+    )
+
+
+def _check_options(kind: str, outtype: str | None, dtype: str | None, model: str | None) -> None:
+    if outtype is not None:
+        if kind in FORMATS:
+            adapter_format(kind, outtype)
+        else:
+            raise ConfigError(
+                f"outtype {outtype!r}",
+                found=f"the format {kind!r}",
+                expected="gguf, whose numbers have several types",
+                fix="Leave --outtype out.",
+            )
+    if dtype is not None and (dtype not in DTYPES or kind not in _MODELS):
+        known = dtype in DTYPES
+        raise ConfigError(
+            f"dtype {dtype!r}",
+            found=f"the format {kind!r}" if known else "no such type",
+            expected="merged or hf, which write a whole model"
+            if known
+            else "one of " + ", ".join(DTYPES),
+            fix="Leave --dtype out." if known else f"Choose one of them.{nearest(dtype, DTYPES)}",
+        )
+    if model is not None and kind not in _MODELS:
+        raise ConfigError(
+            f"model {model!r}",
+            found=f"the format {kind!r}, which takes nothing from the original model",
+            expected=f"{MERGED}, or hf of chosen or all weights",
+            fix="Leave --model out.",
+        )
+
+
+def _values(session: Session) -> dict[str, NDArray[Any]]:
+    """Every slot but tables: float32, or the slot's integers as they are packed."""
+    return {
+        slot.name: np.frombuffer(session.read_slot(slot.name), slot.passed).reshape(slot.shape)
+        for slot in session.slots()
+        if slot.role == "trainable" or slot.passed == "float32"
+    }

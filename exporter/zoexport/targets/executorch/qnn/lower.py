@@ -1,0 +1,185 @@
+"""Lowering to the Hexagon NPU: what a program computes on the HTP is one delegate of Qualcomm's QNN.
+
+Noise, update and the labels' log-probabilities are zoexport's operators on the CPU, before and after the delegate in
+the same method of the same .pte: 2q copies of each adapter go in, logits come out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from zoexport.core import qnn
+from zoexport.core.config import as_dict
+from zoexport.core.settings import TrainingSettings
+from zoexport.core.types import Lowered, Progress, TrainingGraph
+from zoexport.ir.capture import quiet
+from zoexport.targets.entries import program_entry
+from zoexport.targets.executorch.exported import (
+    delegates_of,
+    export_program,
+    fallback_of,
+    products_among,
+)
+from zoexport.targets.executorch.needed_passes import needed_decompositions_only
+from zoexport.targets.executorch.program_file import FILE, refused, write_programs
+from zoexport.targets.executorch.qnn.form import for_htp
+from zoexport.targets.executorch.qnn.quantize import quantize, soften_masks
+
+OURS = "zoexport's own, computed on the CPU"
+
+
+def lower_qnn(
+    graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
+) -> Lowered:
+    """Lower every program of ``graph`` into ``folder/model.pte``.
+
+    Args:
+        graph: of whole programs.
+        config: its settings; ``soc`` is the chip, one of :func:`chips`.
+        folder: the bundle's folder. progress: see ``core.types.Progress``.
+
+    Raises:
+        LoweringError: ExecuTorch or QNN refused a program.
+        ZoExportError: QNN's libraries cannot be loaded.
+    """
+    settings = as_dict(config)
+    soc = settings["soc"]
+    quantized = config.activations != "fp32"
+    exported = {}
+    programs = {name: for_htp(graph, name) for name in graph.programs}
+    try:
+        with qnn.lowering(), quiet(), without_log():
+            for name, program in programs.items():
+                progress(f"exporting {name}", None)
+                if quantized:
+                    soften_masks(graph, program)
+                exported[name] = export_program(program, graph.weights)
+                if quantized:
+                    exported[name] = quantize(
+                        exported[name],
+                        graph,
+                        program,
+                        activations=settings["activations"],
+                        weights=config.weights,
+                        soc=soc,
+                        progress=progress,
+                    )
+            progress(f"lowering to the NPU of {soc}", None)
+            edge, reasons = to_edge(exported, soc, fp16=not quantized)
+            delegates = {name: delegates_of(edge.exported_program(name)) for name in exported}
+            fallback = {name: fallback_of(edge.exported_program(name)) for name in exported}
+            progress("writing the program file", None)
+            executorch = edge.to_executorch()
+    except Exception as error:
+        raise refused(f"lowering to the NPU of {soc}", error) from error
+    required, backends = write_programs(executorch, folder)
+    return Lowered(
+        "executorch",
+        [program_entry(program, FILE) for program in programs.values()],
+        required,
+        delegates,
+        fallback,
+        fallback_reasons={
+            name: {operator: reasons[name].get(operator, OURS) for operator in operators}
+            for name, operators in fallback.items()
+        },
+        products_outside={name: products_among(found) for name, found in fallback.items()},
+        backends=backends,
+        packing=f"qnn-{config.weights}" if quantized else "fp16",
+    )
+
+
+def chips() -> list[str]:
+    """The names of the chips that ExecuTorch's backend knows."""
+    from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
+
+    return sorted(chip.name for chip in QcomChipset if chip.value)
+
+
+def has_fp16(soc: str) -> bool:
+    """Whether a chip's HTP computes in floating point: from version 69 on. QNN finds it out only at the very end."""
+    from executorch.backends.qualcomm.serialization.qc_schema import (
+        HtpArch,
+        QcomChipset,
+        _soc_info_table,
+    )
+
+    return bool(_soc_info_table[QcomChipset[soc]].htp_info.htp_arch >= HtpArch.V69)
+
+
+def to_edge(
+    exported: dict[str, Any], soc: str, *, fp16: bool
+) -> tuple[Any, dict[str, dict[str, str]]]:
+    """The lowered programs, and for each why an operator was not delegated."""
+    from executorch.backends.qualcomm._passes import I64toI32, RecomposeRmsNorm
+    from executorch.backends.qualcomm._passes.qnn_pass_manager import get_qnn_pass_manager_cls
+    from executorch.backends.qualcomm.serialization.qc_schema import (
+        QcomChipset,
+        QnnExecuTorchBackendType,
+    )
+    from executorch.backends.qualcomm.utils.constants import QCOM_PASS_ACTIVATE_KEY
+    from executorch.backends.qualcomm.utils.qnn_manager_lifecycle import QnnManagerContext
+    from executorch.backends.qualcomm.utils.utils import (
+        generate_htp_compiler_spec,
+        generate_qnn_executorch_compiler_spec,
+        qnn_edge_config,
+    )
+    from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
+
+    from zoexport.targets.executorch.qnn.partition import ExplainingPartitioner
+
+    spec = generate_qnn_executorch_compiler_spec(
+        soc_model=QcomChipset[soc], backend_options=generate_htp_compiler_spec(use_fp16=fp16)
+    )
+
+    def lowered(name: str, program: Any, decomposed: frozenset[str]) -> tuple[Any, dict[str, str]]:
+        manager = get_qnn_pass_manager_cls(QnnExecuTorchBackendType.kHtpBackend)()
+        legal = manager.transform_for_export_pipeline(program)
+        jobs = manager.get_capture_program_passes()
+        # It would cast every 64-bit input, the seed among them; form casts those that index.
+        jobs[I64toI32][QCOM_PASS_ACTIVATE_KEY] = False
+        # It would recompose those norms too that norms leaves alone.
+        jobs[RecomposeRmsNorm][QCOM_PASS_ACTIVATE_KEY] = False
+        passes = manager.get_to_edge_transform_passes(legal, passes_job=jobs, compiler_specs=spec)
+        partitioner = ExplainingPartitioner(spec, decomposed)
+        try:
+            # Contexts have the names of nodes.
+            with (
+                QnnManagerContext({name: spec}),
+                needed_decompositions_only([legal], renamed=False),
+            ):
+                one = to_edge_transform_and_lower(
+                    {name: legal},
+                    transform_passes={name: passes},
+                    partitioner={name: [partitioner]},
+                    compile_config=qnn_edge_config(),
+                )
+        except RuntimeError as error:
+            # ExecuTorch keeps some operators whole for the HTP, and has no kernel for those that it then refuses.
+            refused = frozenset(partitioner.reasons)
+            if "was not decomposed or delegated" not in str(error) or refused <= decomposed:
+                raise
+            return lowered(name, program, decomposed | refused)
+        return one.exported_program(name), partitioner.reasons
+
+    # One after another: together, they would have to fall into equally many delegates, and each would load the others'.
+    found = {name: lowered(name, program, frozenset()) for name, program in exported.items()}
+    edge = EdgeProgramManager(
+        {name: program for name, (program, _) in found.items()}, compile_config=qnn_edge_config()
+    )
+    return edge, {name: reasons for name, (_, reasons) in found.items()}
+
+
+@contextlib.contextmanager
+def without_log() -> Iterator[None]:
+    """ExecuTorch's compiler for QNN logs every operator that it looks at, several times."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)

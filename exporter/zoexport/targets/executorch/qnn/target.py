@@ -1,0 +1,158 @@
+"""The target android-npu: ExecuTorch with Qualcomm's QNN on the Hexagon NPU."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from zoexport.core import qnn
+from zoexport.core.config import as_dict, with_values
+from zoexport.core.errors import ConfigError, nearest
+from zoexport.core.features import Feature
+from zoexport.core.settings import TrainingSettings
+from zoexport.core.types import (
+    Footprint,
+    InnerValue,
+    Lowered,
+    LoweringMemory,
+    Problem,
+    Progress,
+    TrainingGraph,
+)
+from zoexport.targets import targets
+from zoexport.targets.settings import few_labels, filled
+
+_SOC = "SM8650"
+
+
+@dataclasses.dataclass(frozen=True)
+class QnnTarget:
+    """ExecuTorch with the QNN delegate for the HTP, and zoexport's own kernels on the CPU."""
+
+    name: str = "android-npu"
+    summary: str = "Android phones' Hexagon NPU: ExecuTorch with Qualcomm's QNN"
+    engine: str = "executorch"
+    notice: str = qnn.LICENCE
+    has: ClassVar[frozenset[Feature]] = frozenset({Feature.WHOLE, Feature.STAGES})
+    takes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    lowering_memory: ClassVar[LoweringMemory | None] = None
+
+    def check_available(self) -> list[Problem]:
+        """Whether QNN's libraries are there."""
+        found = qnn.find()
+        return [found] if isinstance(found, Problem) else []
+
+    def defaults(self, config: TrainingSettings) -> TrainingSettings:
+        """fp16 arithmetic on floating-point activations, for the chip of most phones that have one."""
+        preferred = {
+            "activations": "fp32",
+            "compute": "fp16",
+            "soc": _SOC,
+            "labels": few_labels(config),
+        }
+        return filled(config, preferred)
+
+    def supports(self, config: TrainingSettings) -> list[Problem]:
+        """Settings that the HTP, or ExecuTorch's QNN backend, has no way to run."""
+        settings = as_dict(config)
+        problems = self._wrong_chip(settings["soc"], settings["activations"])
+        if settings["compute"] != "fp16":
+            problems.append(
+                Problem(
+                    f"setting compute={settings['compute']}",
+                    "the HTP's floating-point units compute in fp16",
+                    "Leave compute at fp16.",
+                )
+            )
+        if settings["activations"] != "fp32" and settings["weights"] == "fp32":
+            problems.append(
+                Problem(
+                    f"settings weights=fp32, activations={settings['activations']}",
+                    "the HTP has no product of integers and fp16 weights",
+                    "Choose weights=int8 or int4, or leave activations at fp32.",
+                )
+            )
+        if settings["activations"] != "fp32" and config.staged:
+            problems.append(
+                Problem(
+                    f"setting activations={settings['activations']}",
+                    "programs of single layers are lowered in fp16 alone: gradients have no known range",
+                    "Leave activations at fp32, or choose split=whole where the method has it.",
+                )
+            )
+        return problems
+
+    def _wrong_chip(self, soc: str, activations: str) -> list[Problem]:
+        if self.check_available():  # said already, and the list is part of what is missing
+            return []
+        from zoexport.targets.executorch.qnn.lower import chips, has_fp16
+
+        known = chips()
+        if soc in known and (activations != "fp32" or has_fp16(soc)):
+            return []
+        if soc in known:
+            return [
+                Problem(
+                    f"settings soc={soc}, activations=fp32",
+                    "this chip's HTP (version 68) has no floating-point arithmetic",
+                    "Choose activations=int8 and weights=int8.",
+                )
+            ]
+        return [
+            Problem(
+                f"setting soc={soc}",
+                f"ExecuTorch's QNN backend knows {', '.join(known)}",
+                f"Choose one of these.{nearest(soc, known)}",
+            )
+        ]
+
+    def programs_config(self, config: TrainingSettings) -> TrainingSettings:
+        """Where activations are quantized, QNN's quantizer takes programs of floating-point numbers."""
+        if config.activations == "fp32":
+            return config
+        return with_values(config, {"activations": "fp32", "weights": "fp32"})
+
+    def lower(
+        self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
+    ) -> Lowered:
+        """One .pte with every whole program as a method, or one for each program of a stage."""
+        if not graph.whole:
+            from zoexport.targets.executorch.qnn.lower_stages import lower_qnn_stages
+
+            return lower_qnn_stages(graph, as_dict(config)["soc"], folder, progress)
+        from zoexport.targets.executorch.qnn.lower import lower_qnn
+
+        return lower_qnn(graph, config, folder, progress)
+
+    def footprints(
+        self, graph: TrainingGraph, config: TrainingSettings, progress: Progress
+    ) -> dict[str, Footprint]:
+        """What ExecuTorch plans for each program on the CPU's side; QNN does not say what the HTP takes."""
+        from zoexport.targets.executorch.footprints import whole_footprint
+
+        return {name: whole_footprint(program) for name, program in graph.programs.items()}
+
+    def inner_values(
+        self, graph: TrainingGraph, config: TrainingSettings, program: str
+    ) -> list[InnerValue]:
+        """What a whole program computes on the way, in QNN's emulation, in fp16.
+
+        Raises:
+            ConfigError: activations are quantized, and so is everything on the way.
+        """
+        if config.activations != "fp32":
+            raise ConfigError(
+                f"setting activations={config.activations}",
+                found="a program whose inner values are integers with scales of QNN's own",
+                expected="activations=fp32, which the NPU rounds to fp16",
+                fix="Compile with activations=fp32 to look inside.",
+            )
+        from zoexport.targets.executorch.qnn.inner import inner_values
+
+        settings = as_dict(config)
+        return inner_values(graph, program, settings["soc"], settings["eps"])
+
+
+targets.register("android-npu", QnnTarget())

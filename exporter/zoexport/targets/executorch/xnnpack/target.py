@@ -1,0 +1,183 @@
+"""The targets host and android-cpu: ExecuTorch with XNNPACK, and what they support."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from zoexport.core.config import as_dict
+from zoexport.core.features import Feature
+from zoexport.core.settings import TrainingSettings
+from zoexport.core.types import (
+    Footprint,
+    Lowered,
+    LoweredGenerating,
+    LoweringMemory,
+    Problem,
+    Progress,
+    TrainingGraph,
+)
+from zoexport.targets import targets
+from zoexport.targets.settings import filled, needs_executorch
+
+
+@dataclasses.dataclass(frozen=True)
+class XnnpackTarget:
+    """ExecuTorch with the XNNPACK delegate and zoexport's own kernels."""
+
+    name: str
+    summary: str
+    engine: str = "executorch"
+    notice: str = ""
+    keep_mb: int = 0
+    has: ClassVar[frozenset[Feature]] = frozenset(Feature)
+    takes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "soc": (),
+        "activations": ("fp32", "int8"),
+        "compute": ("fp32", "bf16"),
+    }
+    generates_together: ClassVar[bool] = True
+    generating_lengths: ClassVar[tuple[int, ...]] = (1, 8, 32, 128)
+    lowering_memory: ClassVar[LoweringMemory] = LoweringMemory(
+        32_000_000, 33_000, {"int4": 1.9, "int8": 5.1, "fp32": 13.1}
+    )
+
+    def check_available(self) -> list[Problem]:
+        """Whether ExecuTorch is installed."""
+        return needs_executorch(self.name)
+
+    def defaults(self, config: TrainingSettings) -> TrainingSettings:
+        """Activations of whole programs follow the weights, those of layers are fp32; arithmetic is fp32."""
+        whole = not config.staged and as_dict(config)["weights"] != "fp32"
+        preferred = {
+            "activations": "int8" if whole else "fp32",
+            "compute": "fp32",
+            "keep_mb": self.keep_mb,
+        }
+        return filled(config, preferred)
+
+    def programs_config(self, config: TrainingSettings) -> TrainingSettings:
+        """Quantization is the passes' work."""
+        return config
+
+    def supports(self, config: TrainingSettings) -> list[Problem]:
+        """Combinations of weights, activations and compute that XNNPACK cannot run."""
+        settings = as_dict(config)
+        pair = settings["weights"], settings["activations"]
+        problems = []
+        if pair == ("fp32", "int8"):
+            problems.append(
+                Problem(
+                    "settings weights=fp32, activations=int8",
+                    "XNNPACK has no product of int8 activations and fp32 weights",
+                    "Choose weights=int8 or int4, or activations=fp32.",
+                )
+            )
+        if config.staged and settings["activations"] == "int8":
+            problems += _unrounded_layers(config)
+        if settings["generate.activations"] == "int8" and (
+            not config.staged or settings["weights"] != "int4"
+        ):
+            problems.append(
+                Problem(
+                    "setting generate.activations=int8",
+                    "rounded inputs are multiplied by int4 weights in programs of single layers",
+                    "Leave generate.activations at fp32, or choose weights=int4 and split=layers.",
+                )
+            )
+        if settings["compute"] == "bf16" and not _rounds_products(config):
+            problems.append(
+                Problem(
+                    "setting compute=bf16",
+                    "it rounds products of frozen int4 and int8 weights in programs of single layers; there are none",
+                    "Leave compute at fp32, or choose split=layers and weights=int4 or int8.",
+                )
+            )
+        if not config.staged and pair == ("int8", "fp32"):
+            problems.append(
+                Problem(
+                    "settings weights=int8, activations=fp32",
+                    "ExecuTorch has no XNNPACK lowering of int8 weights with fp32 activations",
+                    "Choose activations=int8, or weights=int4 or fp32.",
+                )
+            )
+        return problems
+
+    def lower(
+        self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
+    ) -> Lowered:
+        """One .pte with every program as a method."""
+        if not graph.whole:
+            from zoexport.targets.executorch.lower_stages import lower_stages
+
+            return lower_stages(graph, folder, progress)
+        from zoexport.targets.executorch.xnnpack.lower import lower_xnnpack
+
+        return lower_xnnpack(graph, folder, progress)
+
+    def lower_generating(
+        self,
+        graph: TrainingGraph,
+        config: TrainingSettings,
+        folder: Path,
+        progress: Progress,
+    ) -> LoweredGenerating:
+        """One .pte of their own, of zoexport's own kernels, which read a row of activations as fast as weights come."""
+        from zoexport.targets.executorch.lower_stages import lower_stages
+        from zoexport.targets.executorch.program_file import GENERATING
+
+        lowered = lower_stages(graph, folder, progress, GENERATING)
+        return LoweredGenerating(lowered.programs, lowered.required_ops)
+
+    def footprints(
+        self, graph: TrainingGraph, config: TrainingSettings, progress: Progress
+    ) -> dict[str, Footprint]:
+        """What ExecuTorch plans for each program."""
+        from zoexport.ir.graphs import copy_program
+        from zoexport.targets.executorch.footprints import split_footprint, whole_footprint
+        from zoexport.targets.executorch.join_linears import join_linears
+        from zoexport.targets.executorch.xnnpack.score_rows import score_rows
+
+        found = {}
+        for number, (name, program) in enumerate(graph.programs.items()):
+            progress("planning programs", number / len(graph.programs))
+            found[name] = (
+                whole_footprint(join_linears(score_rows(copy_program(program, name))))
+                if graph.whole
+                else split_footprint(program)
+            )
+        return found
+
+
+def _unrounded_layers(config: TrainingSettings) -> list[Problem]:
+    """Why programs of single layers have no products of inputs that are rounded to 8 bits."""
+    where, leave = "setting activations=int8", "Leave activations at fp32"
+    if config.first_order:
+        reason = "no gradient goes through inputs that are rounded"
+        return [Problem(where, reason, f"{leave}, or choose a method of zeroth order.")]
+    if config.compute == "bf16":
+        reason = "compute=bf16 rounds the same inputs"
+        return [Problem(f"{where}, compute=bf16", reason, "Choose one of the two.")]
+    if config.weights != "int4" or not _rounds_products(config):
+        reason = "programs of single layers round inputs of frozen int4 weights; there are none"
+        return [Problem(where, reason, f"{leave}, or choose weights=int4 and train adapters.")]
+    return []
+
+
+def _rounds_products(config: TrainingSettings) -> bool:
+    frozen = config.trained in ("lora", "sparse")
+    return config.staged and frozen and config.weights != "fp32"
+
+
+targets.register(
+    "android-cpu", XnnpackTarget("android-cpu", "Android phones' CPU: ExecuTorch with XNNPACK")
+)
+targets.register(
+    "host",
+    # A phone's system writes a mapped file to its flash within seconds, so there it is for the user to ask for.
+    XnnpackTarget(
+        "host", "this machine's CPU: ExecuTorch with XNNPACK, as android-cpu", keep_mb=256
+    ),
+)

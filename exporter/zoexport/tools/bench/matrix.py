@@ -1,0 +1,264 @@
+"""The matrix of variants that are measured: each a way to take a step (method, weights) and its size (shape)."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zoexport.core.config import fields
+from zoexport.core.errors import ConfigError, nearest
+from zoexport.methods import methods
+
+EAGER = "eager"
+"""The method name of the zeroth-order baseline in PyTorch (``tools.bench.eager``)."""
+AUTOGRAD = "autograd"
+"""The method name of the first-order baseline in PyTorch (``tools.bench.autograd``)."""
+BASELINES = (EAGER, AUTOGRAD)
+LABELS = ("all", "last")
+"""Positions of a row whose token is predicted: every one, or the last alone."""
+DEFAULT = "quick"
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """The size of a step: ``batch`` rows of ``seq_len`` tokens, 2 * ``queries`` losses of each.
+
+    Attributes:
+        layers, targets: the settings ``lora.layers`` and ``lora.targets``.
+        labels: one of :data:`LABELS`.
+    """
+
+    seq_len: int
+    batch: int
+    queries: int
+    layers: str = "all"
+    labels: str = "all"
+    targets: str = "attention"
+
+    def __str__(self) -> str:
+        text = f"seq {self.seq_len}, q {self.queries}, B {self.batch}"
+        text += f", lora.layers {self.layers}, labels {self.labels}"
+        return text if self.targets == "attention" else f"{text}, lora.targets {self.targets}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """A way to take a step of some shape.
+
+    Attributes:
+        method: of the registry, or one of :data:`BASELINES`.
+        weights: the setting ``weights``; fp32 for a baseline.
+        bundle: the bundle that the user gave to be measured (or repeated by the baseline); None where the variant is
+            compiled.
+        split: the setting ``split``; what the method always is where it has no such setting.
+        keep_mb: the setting ``keep_mb`` of a first-order method; None: the target's default, or no such setting.
+    """
+
+    method: str
+    weights: str
+    shape: Shape
+    bundle: Path | None = None
+    split: str = "whole"
+    keep_mb: int | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.method} {self.weights}, {self.shape}"
+        if self.split != "whole":
+            text += f", split {self.split}"
+        if self.keep_mb is not None:
+            text += f", keep_mb {self.keep_mb}"
+        return text if self.bundle is None else f"{text}, {self.bundle}"
+
+    def settings(self) -> dict[str, str]:
+        """What a bundle of this variant is compiled with, of what its method has; labels are not compiled in."""
+        shape = self.shape
+        wanted = {
+            "seq_len": str(shape.seq_len),
+            "batch": str(shape.batch),
+            "queries": str(shape.queries),
+            "weights": self.weights,
+            "lora.layers": shape.layers,
+            "lora.targets": shape.targets,
+            "split": self.split,
+            **({} if self.keep_mb is None else {"keep_mb": str(self.keep_mb)}),
+        }
+        known = fields(methods.get(self.method).config)
+        return {key: value for key, value in wanted.items() if key in known}
+
+
+def measured_variant(entry: Mapping[str, Any]) -> Variant:
+    """What an entry of a measurement's ``results`` is of, where the variant was compiled."""
+    shape = {field.name: entry[field.name] for field in dataclasses.fields(Shape)}
+    own = {key: entry[key] for key in ("method", "weights", "split", "keep_mb")}
+    return Variant(shape=Shape(**shape), **own)
+
+
+def first_order(method: str) -> bool:
+    """Whether a method, or a baseline, goes backward: it then has no queries.
+
+    Raises:
+        ConfigError: no such method.
+    """
+    if method in BASELINES:
+        return method == AUTOGRAD
+    config: Any = methods.get(method).config
+    return bool(config.first_order)
+
+
+@dataclasses.dataclass(frozen=True)
+class Axes:
+    """Variants as the product of what each axis lists.
+
+    Attributes:
+        rows: q * B; the batch is then ``rows`` / q, and ``batch`` is not used.
+        eager: whether each shape is also measured in PyTorch: a first-order step where one of the methods is, else a
+            zeroth-order one.
+        split, keep_mb: of the methods that have this setting.
+    """
+
+    methods: tuple[str, ...] = ("prge",)
+    weights: tuple[str, ...] = ("int4",)
+    seq_len: tuple[int, ...] = (64,)
+    batch: tuple[int, ...] = (1,)
+    queries: tuple[int, ...] = (1,)
+    layers: tuple[str, ...] = ("all",)
+    labels: tuple[str, ...] = LABELS
+    targets: tuple[str, ...] = ("attention",)
+    split: tuple[str, ...] = ("whole",)
+    keep_mb: tuple[int | None, ...] = (None,)
+    rows: int | None = None
+    eager: bool = True
+
+    def shapes(self) -> list[Shape]:
+        """Every shape.
+
+        Raises:
+            ConfigError: ``rows`` is no multiple of a number of queries.
+        """
+        shapes = []
+        for length, queries, layers, labels, targets in itertools.product(
+            self.seq_len, self.queries, self.layers, self.labels, self.targets
+        ):
+            if self.rows is not None and self.rows % queries:
+                raise ConfigError(
+                    "option --rows",
+                    found=f"{self.rows} with {queries} queries",
+                    expected="a multiple of every number of queries",
+                    fix="Change --rows or --queries.",
+                )
+            batches = self.batch if self.rows is None else (self.rows // queries,)
+            shapes += [Shape(length, batch, queries, layers, labels, targets) for batch in batches]
+        return shapes
+
+
+_QUICK = Axes(methods=("prge", "mezo"), weights=("int4", "fp32"))
+_QUERIES = Axes(queries=(1, 2, 4, 8, 16), rows=16, eager=False)
+_LAYERS = Axes(queries=(4,), layers=("all", "last:8"), labels=("last",), eager=False)
+_ALL_LAYERS = 2000
+"""MB that hold the results of all layers of small models, at the grid's lengths."""
+_MEBP = Axes(
+    methods=("mebp", "mezo"),
+    seq_len=(128, 256, 512, 1024, 2048),
+    labels=("all",),
+    targets=("all-linear",),
+    split=("layers",),
+    keep_mb=(0, _ALL_LAYERS),
+)
+
+PRESETS: Mapping[str, tuple[Axes, ...]] = {
+    "quick": (_QUICK,),
+    "queries": (_QUERIES,),
+    "layers": (_LAYERS,),
+    "full": (_QUICK, _QUERIES, _LAYERS),
+    "mebp": (_MEBP,),
+}
+
+
+def preset(name: str) -> tuple[Axes, ...]:
+    """A preset by name.
+
+    Raises:
+        ConfigError: there is none; the message names the nearest.
+    """
+    if name not in PRESETS:
+        raise ConfigError(
+            f"option --grid {name}",
+            found="no such grid",
+            expected="one of " + ", ".join(PRESETS),
+            fix=f"Choose one of them.{nearest(name, PRESETS)}",
+        )
+    return PRESETS[name]
+
+
+def variants(parts: Sequence[Axes], changes: Mapping[str, Any]) -> list[Variant]:
+    """The variants of a matrix, each once, with the axes that the user gave in place of its own.
+
+    Args:
+        parts: of :func:`preset`.
+        changes: values of :class:`Axes` by field.
+
+    Raises:
+        ConfigError: a batch and the number of rows, or values that do not fit together.
+    """
+    if "batch" in changes and "rows" in changes:
+        raise ConfigError(
+            "options --batch and --rows",
+            found="both",
+            expected="one: the batch is rows / queries",
+            fix="Leave one of them out.",
+        )
+    if "batch" in changes:
+        changes = {**changes, "rows": None}
+    found: dict[Variant, None] = {}
+    for axes in parts:
+        chosen = dataclasses.replace(axes, **changes)
+        for shape in chosen.shapes():
+            for method, weights, split, keep_mb in itertools.product(
+                chosen.methods, chosen.weights, chosen.split, chosen.keep_mb
+            ):
+                made = Variant(method, weights, _shape(method, shape), split=_split(method, split))
+                kept = keep_mb if "keep_mb" in _settings(method) else None
+                found[dataclasses.replace(made, keep_mb=kept)] = None
+            if chosen.eager:
+                baseline = AUTOGRAD if any(map(first_order, chosen.methods)) else EAGER
+                found[Variant(baseline, "fp32", _shape(baseline, shape))] = None
+    return list(found)
+
+
+def _shape(method: str, shape: Shape) -> Shape:
+    return dataclasses.replace(shape, queries=1) if first_order(method) else shape
+
+
+def _split(method: str, wanted: str) -> str:
+    return wanted if "split" in _settings(method) else "layers"
+
+
+def _settings(method: str) -> Mapping[str, Any]:
+    config: Any = methods.get(method).config
+    return fields(config)
+
+
+def of_bundle(
+    bundle: Path, manifest: Mapping[str, Any], labels: Sequence[str], eager: bool
+) -> list[Variant]:
+    """The variants that measure a bundle, with every choice of labels."""
+    settings = manifest["settings"]
+    found = []
+    for chosen in labels:
+        shape = Shape(
+            settings["seq_len"],
+            settings["batch"],
+            settings.get("queries", 1),  # a first-order method has none
+            settings.get("lora.layers", "all"),
+            chosen,
+            settings.get("lora.targets", "attention"),
+        )
+        split = "layers" if "stages" in manifest else "whole"
+        found.append(Variant(manifest["method"], settings["weights"], shape, bundle, split))
+        if eager:
+            baseline = EAGER if "queries" in settings else AUTOGRAD
+            found.append(Variant(baseline, "fp32", shape, bundle))
+    return found

@@ -1,0 +1,8 @@
+"""Phones on a desk, over adb: what the verbs of ``zoexport device`` call."""
+
+from zoexport.tools.device.adb import list_devices
+from zoexport.tools.device.parity import device_parity
+from zoexport.tools.device.runner import make_runner
+from zoexport.tools.device.runs import generate, pull, push, train
+
+__all__ = ["device_parity", "generate", "list_devices", "make_runner", "pull", "push", "train"]

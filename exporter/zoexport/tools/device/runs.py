@@ -1,0 +1,428 @@
+"""Bundles, the runner and states on a phone; training there with tokens that were made here.
+
+    /data/local/tmp/zoexport/
+      runner/              zoexport-runner and its libraries
+      bundles/<id>/        by the first 16 digits of the bundle_id
+      runs/<id>/<run>/     examples.jsonl, held-out.jsonl and state/
+      packed/              packed weights
+      app/                 a packed bundle, while the app imports it
+
+Shell users may write and run programs there, and no other place; apps may read what is opened to them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+import shlex
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from zoexport.core import manifest as manifests
+from zoexport.core import outside, trust
+from zoexport.core.errors import (
+    Cancelled,
+    ConfigError,
+    DeviceError,
+    DivergedError,
+    ZoExportError,
+)
+from zoexport.core.files import atomic_folder
+from zoexport.core.types import Progress
+from zoexport.session import read_manifest
+from zoexport.tools.device.adb import Phone, choose_phone
+from zoexport.tools.device.runner import PROGRAM, RUNNER, check_runner
+from zoexport.tools.packing import SUFFIX, pack
+
+if TYPE_CHECKING:
+    from zoexport.run.train import HeldOut
+    from zoexport.session import Sampling
+
+FOLDER = PurePosixPath("/data/local/tmp/zoexport")
+APP = "dev.zoexport.app"
+"""The app's package."""
+RECEIVER = f"{APP}/zoexport.app.background.ImportReceiver"
+"""What of it takes a packed bundle from the shell, and answers."""
+
+_ERRORS: Mapping[int, type[ZoExportError]] = {2: ConfigError, 3: DivergedError, 130: Cancelled}
+"""The runner's exit codes that are not those of every failure."""
+
+_OF_SETTINGS = ("state.json", "trajectory.log", "run.json")
+"""Files of a state that say how many steps it has, and with which settings (docs/session.md)."""
+
+
+class Place:
+    """Where a bundle and a run of it are on a phone."""
+
+    def __init__(self, manifest: Mapping[str, Any], run: str) -> None:
+        if not run or "/" in run or run.startswith("."):
+            raise ConfigError(
+                f"--run {run}",
+                found="a name that is no file's",
+                expected="letters, digits, - and _",
+                fix="Choose another name.",
+            )
+        short = manifest["bundle_id"][:16]
+        self.bundle = FOLDER / "bundles" / short
+        self.run = FOLDER / "runs" / short / run
+        self.examples = self.run / "examples.jsonl"
+        self.held_out = self.run / "held-out.jsonl"
+        self.state = self.run / "state"
+
+
+def push(
+    bundle: Path, *, serial: str | None, runner: Path | None, app: bool, progress: Progress
+) -> dict[str, Any]:
+    """Bring a bundle, and the runner where one is given, to a phone.
+
+    Args:
+        bundle: the bundle's folder.
+        serial: which phone, where there are several.
+        runner: a folder with zoexport-runner and its libraries, built for the phone; None: the one that is there.
+        app: to the app instead, which imports it; the runner has no part in that.
+
+    Returns:
+        The keys of ``device push --json``.
+
+    Raises:
+        ZoExportError: the bundle, the runner or the phone cannot be used.
+    """
+    manifest = read_manifest(bundle, verify_files=True)
+    phone = choose_phone(serial)
+    if app:
+        return _pushed(phone, _push_to_app(bundle, phone, progress), copied=True, runner=None)
+    target = Place(manifest, "any").bundle
+    if runner is not None:
+        check_runner(runner, phone)
+        progress("copying the runner", None)
+        phone.push(runner, FOLDER / "runner")
+        phone.shell("chmod", "-R", "755", FOLDER / "runner")
+    if not phone.exists(FOLDER / "runner" / RUNNER):
+        raise DeviceError(
+            f"phone {phone.serial}",
+            found=f"no {FOLDER / 'runner' / RUNNER}",
+            expected="the runner, built for the phone",
+            fix="Pass --runner with its folder, which 'zoexport device runner' makes (docs/device.md).",
+        )
+    # A bundle never changes without its id, and a folder appears there whole or not at all.
+    there = phone.exists(target)
+    if not there:
+        _push_packed(bundle, phone, target, progress)
+    elif (signature := bundle / manifests.SIGNATURE).is_file():
+        phone.push(signature, target / manifests.SIGNATURE)  # which may have come later
+    return _pushed(phone, target, copied=not there, runner=runner)
+
+
+def _push_packed(bundle: Path, phone: Phone, target: PurePosixPath, progress: Progress) -> None:
+    """Copy a bundle as one file; the phone's runner makes the folder, and compares signature and hashes as it does."""
+    packed = PurePosixPath(f"{target}{SUFFIX}")
+    with _packed_there(bundle, phone, packed, progress):
+        progress("unpacking the bundle", None)
+        _ask(phone, target, "unpack", ["--file", packed], lambda line: None)
+
+
+@contextlib.contextmanager
+def _packed_there(
+    bundle: Path, phone: Phone, packed: PurePosixPath, progress: Progress
+) -> Iterator[None]:
+    """A bundle as one file on the phone, which goes again."""
+    with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
+        file = Path(folder) / packed.name
+        pack(bundle, file, force=False, progress=progress)
+        progress("copying the bundle", None)
+        phone.push(file, packed)
+    try:
+        yield
+    finally:
+        phone.shell("rm", "-f", packed)
+
+
+def _push_to_app(bundle: Path, phone: Phone, progress: Progress) -> str:
+    """Copy a bundle as one file, and have the app import it; the folder that the app made of it."""
+    if f"package:{APP}" not in phone.shell("pm", "list", "packages", APP).split():
+        raise DeviceError(
+            f"phone {phone.serial}",
+            found=f"no {APP}",
+            expected="the app",
+            fix="Install it (android_app/README.md), or leave --app out and pass --runner.",
+        )
+    packed = FOLDER / "app" / f"{bundle.resolve().name}{SUFFIX}"
+    with _packed_there(bundle, phone, packed, progress):
+        # To the app, another user of the system, the shell's files are closed unless they are opened.
+        phone.shell("chmod", "755", FOLDER, packed.parent)
+        phone.shell("chmod", "644", packed)
+        progress("importing the bundle", None)
+        command = ("am", "broadcast", "--include-stopped-packages", "-n", RECEIVER)
+        return _imported(phone.shell(*command, "--es", "file", packed), phone)
+
+
+_RESULT_OK, _RESULT_FAILED = -1, 1
+"""Android's own, and the first that is an app's."""
+_PARTS = ("where", "found", "expected", "fix")
+
+
+def _imported(said: str, phone: Phone) -> str:
+    """What the app answered to an import: the folder, or the parts of its message, a line each."""
+    found = re.search(r'^Broadcast completed: result=(-?\d+), data="(.*)"', said, re.DOTALL | re.M)
+    code, data = (int(found[1]), found[2]) if found else (0, "")
+    if code == _RESULT_OK:
+        return data
+    parts = data.split("\n")
+    if code != _RESULT_FAILED or len(parts) != len(_PARTS):
+        raise DeviceError(
+            f"the app on {phone.serial}",
+            found="no answer to the import",
+            expected="the app of this release, and a phone with memory and time for it",
+            fix="Install the app again, or import the file of 'zoexport pack' in the app.",
+        )
+    where, *rest = parts
+    raise DeviceError(f"{where} (on {phone.serial})", **dict(zip(_PARTS[1:], rest, strict=True)))
+
+
+def _pushed(
+    phone: Phone, target: PurePosixPath | str, *, copied: bool, runner: Path | None
+) -> dict[str, Any]:
+    return {
+        "serial": phone.serial,
+        "bundle": str(target),
+        "copied": copied,
+        "runner": None if runner is None else str(FOLDER / "runner"),
+    }
+
+
+def train(
+    bundle: Path,
+    *,
+    data: Path,
+    steps: int,
+    run: str,
+    settings: Mapping[str, str],
+    recover: bool,
+    change_settings: bool,
+    held_out: HeldOut | None,
+    engine: str | None,
+    serial: str | None,
+    runner: Path | None,
+    progress: Progress,
+    on_line: Callable[[str], None],
+) -> dict[str, Any]:
+    """Train on a phone until the run has ``steps`` steps in total; tokens are made here.
+
+    Args:
+        bundle: the bundle's folder; it is pushed where the phone lacks it.
+        data: examples as JSON Lines.
+        run: the run's name there; one that has a state goes on.
+        settings: what need not be compiled in, by key; what is not given is the run's, or the bundle's for a new one.
+        recover: go on from the last good record of a damaged log.
+        change_settings: go on with other settings or data than the run's.
+        held_out: what is evaluated on meanwhile.
+        engine: which of the engines that the bundle has programs for; its own where None.
+        on_line: called with the runner's line after every step.
+
+    Returns:
+        The keys of the runner's ``train --json``, with ``serial``, ``run``, ``examples`` and ``shortened``.
+
+    Raises:
+        ZoExportError: something cannot be used, the run diverged, or it was stopped.
+    """
+    from zoexport.run.train import runtime_settings
+    from zoexport.session.data import reading, write_tokens
+
+    manifest = read_manifest(bundle)
+    place = Place(manifest, run)
+    chosen = runtime_settings(manifest, settings)
+    phone = choose_phone(serial)
+    reads = reading({**_settings_there(phone, place, manifest), **chosen})
+    with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
+        examples = Path(folder) / "examples.jsonl"
+        counts = write_tokens(bundle, data, examples, **reads, progress=progress)
+        if held_out is not None:
+            tokens = Path(folder) / place.held_out.name
+            write_tokens(bundle, held_out.data, tokens, **reads, progress=progress)
+        push(bundle, serial=phone.serial, runner=runner, app=False, progress=progress)
+        phone.push(examples, place.examples)
+        if held_out is not None:
+            phone.push(tokens, place.held_out)
+    progress("training", None)
+    flags = {"--recover": recover, "--change-settings": change_settings}
+    given: list[object] = [flag for flag, on in flags.items() if on]
+    given += _engine(engine)
+    if held_out is not None:
+        given += ["--eval-examples", place.held_out]
+        for flag, value in (
+            ("--eval-every", held_out.every),
+            ("--patience", held_out.patience),
+            ("--keep", held_out.keep),
+        ):
+            given += [] if value is None else [flag, value]
+    result = run_there(phone, place, steps, chosen, on_line, given)
+    return {**result, "serial": phone.serial, "run": run, **counts}
+
+
+def _settings_there(phone: Phone, place: Place, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a run goes on with: its state's on the phone, before those of the bundle."""
+    from zoexport.run.train import settings_of_run
+
+    with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
+        for name in _OF_SETTINGS:
+            if phone.exists(place.state / name):
+                phone.pull_file(place.state / name, Path(folder) / name)
+        return settings_of_run(Path(folder), manifest)
+
+
+def run_there(
+    phone: Phone,
+    place: Place,
+    steps: int,
+    settings: Mapping[str, Any],
+    on_line: Callable[[str], None],
+    flags: Sequence[object] = (),
+) -> dict[str, Any]:
+    """Run ``zoexport-runner train`` on a phone; the keys of its ``--json``.
+
+    Raises:
+        DeviceError: there is no runner, or it ended without an answer. ZoExportError: what the runner says.
+    """
+    arguments: list[object] = ["--examples", place.examples, "--state", place.state]
+    arguments += ["--steps", steps, *flags]
+    for key, value in settings.items():
+        arguments += ["--set", f"{key}={value}"]
+    return _ask(phone, place.bundle, "train", arguments, on_line)
+
+
+def _engine(name: str | None) -> list[object]:
+    return [] if name is None else ["--engine", name]
+
+
+def _ask(
+    phone: Phone,
+    bundle: PurePosixPath,
+    verb: str,
+    arguments: Sequence[object],
+    on_line: Callable[[str], None],
+) -> dict[str, Any]:
+    """Run a verb of the runner on a phone; the keys of its ``--json``."""
+    runner = FOLDER / "runner"
+    line: list[object] = [runner / RUNNER, verb, "--bundle", bundle, *arguments]
+    line += ["--cache", FOLDER / "packed", "--json"]
+    for key in trust.trusted():
+        line += ["--trust", key.line]
+    command = shlex.join(map(str, line))
+    # glibc's own loader would take this for its libraries' folder too, and Android's for its own.
+    if not phone.exists(runner / PROGRAM):
+        command = f"LD_LIBRARY_PATH={runner} {command}"
+    code, output = phone.stream(command, on_line)
+    return _answer(code, output, phone)
+
+
+def generate(
+    bundle: Path,
+    *,
+    prompt: str,
+    run: str | None,
+    max_tokens: int,
+    sampling: Sampling,
+    stop: Sequence[str],
+    engine: str | None,
+    serial: str | None,
+    runner: Path | None,
+    progress: Progress,
+    on_line: Callable[[str], None],
+) -> dict[str, Any]:
+    """Continue a text on a phone, with what a run there has trained.
+
+    Args:
+        bundle: the bundle's folder; it is pushed where the phone lacks it.
+        run: the run's name there; None: the bundle as it was compiled.
+        engine: as of :func:`train`.
+        on_line: called with what the runner writes meanwhile.
+
+    Returns:
+        The keys of the runner's ``generate --json``, with ``serial`` and ``run``.
+
+    Raises:
+        ZoExportError: something cannot be used.
+    """
+    manifest = read_manifest(bundle)
+    place = Place(manifest, run or "any")
+    pushed = push(bundle, serial=serial, runner=runner, app=False, progress=progress)
+    phone = choose_phone(pushed["serial"])
+    arguments: list[object] = ["--prompt", prompt, "--max-tokens", max_tokens]
+    for name, value in dataclasses.asdict(sampling).items():
+        arguments += [f"--{name.replace('_', '-')}", value]
+    for text in stop:
+        arguments += ["--stop", text]
+    arguments += _engine(engine)
+    if run is not None:
+        if not phone.exists(place.state / "state.json"):
+            raise _no_run(phone, place, run)
+        arguments += ["--state", place.state]
+    progress("generating", None)
+    result = _ask(phone, place.bundle, "generate", arguments, on_line)
+    return {**result, "serial": phone.serial, "run": run}
+
+
+def _no_run(phone: Phone, place: Place, run: str) -> DeviceError:
+    return DeviceError(
+        f"phone {phone.serial}",
+        found=f"no state in {place.state}",
+        expected=f"the run '{run}' of this bundle",
+        fix="Train it first, or pass --run with the name that it was trained with.",
+    )
+
+
+def _answer(code: int, output: str, phone: Phone) -> dict[str, Any]:
+    lines = output.strip().splitlines()
+    try:
+        answer: dict[str, Any] = outside.parse(lines[-1])
+    except (ValueError, IndexError):
+        answer = {}
+    if code == 0 and answer:
+        return answer
+    error = answer.get("error")
+    if error is None:
+        raise DeviceError(
+            f"zoexport-runner on {phone.serial}",
+            found=f"exit code {code}" + (f" ({lines[-1]})" if lines else ""),
+            expected="one line of JSON",
+            fix="Was it built for this phone, from this release? Try 'adb shell' with the runner's --help.",
+        )
+    kind = _ERRORS.get(code, ZoExportError)
+    parts = {key: str(error[key]) for key in ("found", "expected", "fix")}
+    raise kind(f"{error['where']} (on {phone.serial})", **parts)
+
+
+def pull(
+    bundle: Path, *, state: Path, run: str, serial: str | None, force: bool, progress: Progress
+) -> dict[str, Any]:
+    """Bring a run's state from a phone.
+
+    Args:
+        bundle: whose run it is.
+        state: the folder to create.
+        run: the run's name there.
+        force: whether a folder that is there gives way.
+
+    Returns:
+        The keys of ``device pull --json``.
+
+    Raises:
+        ZoExportError: there is no such run, or the state cannot be used.
+    """
+    from zoexport.session import Session
+
+    manifest = read_manifest(bundle)
+    place = Place(manifest, run)
+    phone = choose_phone(serial)
+    if not phone.exists(place.state / "state.json"):
+        raise _no_run(phone, place, run)
+    progress("copying the state", None)
+    with atomic_folder(state, replace=force) as folder:
+        phone.pull(place.state, folder)
+        with Session.open(bundle) as session:
+            session.attach(folder, read_only=True, last=True)
+            steps = session.info.steps
+    return {"serial": phone.serial, "run": run, "state": str(state), "steps": steps}

@@ -1,0 +1,82 @@
+"""decoding: which context a bundle generates with, and what a model that cannot generate is told."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, GPTNeoConfig, GraniteMoeHybridConfig, Phi3Config
+
+from tests.support.tiny_models import LLAMA_LIKE
+from zoexport.compiler import build
+from zoexport.compiler.decoding import Generating, generating_graph, notes
+from zoexport.core.types import TrainingGraph
+from zoexport.ir.capture import capture
+from zoexport.ir.graphs import arguments, is_call, zo
+
+
+def _made(config: Any, **settings: Any) -> tuple[build.Plan, TrainingGraph | Generating]:
+    """Return the programs that a bundle of a model generates with, or why there are none."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    model.requires_grad_(False)
+    given = {"weights": "fp32", "seq_len": 24, "generate.context": 40, **settings}
+    planned = build.plan("mebp", "host", given)
+    # As when a bundle is compiled, the same model is captured twice.
+    graph = capture(model, 24)
+    return planned, generating_graph(planned, SimpleNamespace(model=model), graph, lambda *_: None)
+
+
+def test_longrope_generates_up_to_its_original_length() -> None:
+    factors = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, **factors}
+    rope["original_max_position_embeddings"] = 32
+    config = Phi3Config(**LLAMA_LIKE, rope_parameters=rope, original_max_position_embeddings=32)
+    _, made = _made(config)
+    assert isinstance(made, TrainingGraph)
+    assert made.max_labels == 32
+
+
+def test_masks_that_replace_scores_by_a_number_are_known() -> None:
+    sizes = {"vocab_size": 320, "hidden_size": 64, "num_layers": 2, "num_heads": 4}
+    config = GPTNeoConfig(
+        **sizes,
+        attention_types=[[["global", "local"], 1]],
+        window_size=8,
+        max_position_embeddings=128,
+    )
+    _, made = _made(config)
+    assert isinstance(made, TrainingGraph)
+    calls = [
+        arguments(node)[9]
+        for program in made.programs.values()
+        for node in program.module.graph.nodes
+        if is_call(node, zo.cached_attention)
+    ]
+    assert sorted({*calls}) == [0, 8]
+
+
+def test_a_model_that_cannot_generate_says_why_in_words() -> None:
+    hybrid = GraniteMoeHybridConfig(
+        **LLAMA_LIKE,
+        layer_types=["mamba", "attention"],
+        mamba_n_heads=8,
+        mamba_d_head=16,
+        mamba_d_state=16,
+        mamba_n_groups=1,
+        num_local_experts=0,
+        shared_intermediate_size=128,
+    )
+    planned, made = _made(hybrid)
+    assert isinstance(made, Generating)
+    assert notes(planned, made) == [
+        "GraniteMoeHybridForCausalLM can be trained but does not generate text, which takes "
+        "layers whose tokens see each other through attention alone: export what was trained "
+        "(zoexport adapter export) and generate with transformers"
+    ]
+    planned, made = _made(hybrid, generate="off")
+    assert isinstance(made, Generating)
+    assert notes(planned, made) == []
