@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from zoexport.core import manifest as manifests
 from zoexport.core import trust as trusts
 from zoexport.core.errors import ConfigError, DataError
 from zoexport.core.types import Progress
 from zoexport.run.results import Evaluated, Exported, Generated, Imported, Parity, Trained
+from zoexport.session import read_manifest
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -168,7 +168,7 @@ class Bundle:
                 fix="Leave it out to open any bundle.",
             )
         with trusts.required(trusted):
-            return cls(Path(path), manifests.read(Path(path)), trusted=trusted, engine=engine)
+            return cls(Path(path), read_manifest(Path(path)), trusted=trusted, engine=engine)
 
     @property
     def method(self) -> str:

@@ -19,12 +19,12 @@ from regenerate_rng import hexadecimal, write
 
 from tests.support.compiled import Compiler
 from zoexport.compiler.parity import load_reference
-from zoexport.core import manifest as manifests
 from zoexport.core import rng, tolerances
 from zoexport.data.examples import Candidate, Example
 from zoexport.ir.ops import zo_update
 from zoexport.methods.prge import PrgeConfig
 from zoexport.methods.reference.prge import PrgeReference
+from zoexport.session import read_manifest
 
 OUTPUT = Path(__file__).parent / "trajectories.json"
 
@@ -89,7 +89,7 @@ def batches(settings: dict[str, Any], examples: int) -> list[list[int]]:
 
 def trajectory(bundle: Path, method: str, examples: list[Example]) -> dict[str, Any]:
     """One run of the reference."""
-    manifest = manifests.read(bundle)
+    manifest = read_manifest(bundle)
     settings = manifest["settings"]
     reference = load_reference(manifest, bundle, None, lambda *_: None)
     trained = [slot for slot in manifest["state"] if slot["role"] == "trainable"]

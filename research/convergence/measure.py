@@ -25,12 +25,12 @@ from research.support.command import Clock, add_places, exit_status
 from research.support.products import Content, contents
 from research.support.tables import RAW
 from zoexport import models
-from zoexport.core import manifest as manifests
 from zoexport.core.cores import usable_cores
 from zoexport.core.files import atomic_file
 from zoexport.core.types import Progress
 from zoexport.data import corpus
 from zoexport.data.samples import Samples
+from zoexport.session import read_manifest
 from zoexport.session.data import write_tokens
 from zoexport.tools.bench import bundles, conditions, runner
 from zoexport.tools.bench.matrix import Shape, Variant, first_order
@@ -158,7 +158,7 @@ class _Run:
         progress: Progress,
     ) -> None:
         self._curve, self._bundle, self._threads, self._progress = curve, bundle, threads, progress
-        self.manifest = manifests.read(bundle)
+        self.manifest = read_manifest(bundle)
         texts = [data.train.read_bytes(), data.test.read_bytes()]
         key = [self.manifest["bundle_id"], dataclasses.asdict(curve), threads]
         key += [hashlib.sha256(text).hexdigest() for text in texts]

@@ -31,7 +31,6 @@ from research.support.tables import RAW
 from research.support.trained import Divided, divided
 from zoexport import models as language_models
 from zoexport.compiler.digest import compiler_digest
-from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, StateError
 from zoexport.core.fetch import cache_dir
 from zoexport.core.types import Progress
@@ -45,7 +44,7 @@ from zoexport.federated.local import LocalTransport
 from zoexport.federated.models import Model, initial
 from zoexport.federated.settings import terms_of
 from zoexport.federated.store import Store
-from zoexport.session import Dataset, Session
+from zoexport.session import Dataset, Session, read_manifest
 from zoexport.session.data import read_examples, write_tokens
 from zoexport.tools.bench import conditions
 from zoexport.tools.bench.bundles import compile_apart
@@ -236,11 +235,11 @@ class _Run:
         key = {"model": digest, "arm": [arm.method, settings], "compiler": compiler_digest()}
         self.bundle = work / f"{arm.method}-{name_of(key)}"
         try:
-            self._manifest = manifests.read(self.bundle)
+            self._manifest = read_manifest(self.bundle)
         except BundleError:  # not there, or damaged
             progress(f"compiling {arm.label}", None)
             compile_apart(self.bundle, model, arm.method, TARGET, settings)
-            self._manifest = manifests.read(self.bundle)
+            self._manifest = read_manifest(self.bundle)
         terms = self._terms(arm.rates[0], 0)
         self._cells = Cells(work / "runs")
         flops = self._cells.get(

@@ -31,12 +31,12 @@ from research.support.tables import RAW
 from research.support.trained import Divided, divided, evaluated, trained
 from zoexport import models
 from zoexport.compiler.digest import compiler_digest
-from zoexport.core import manifest as manifests
 from zoexport.core.cores import usable_cores
 from zoexport.core.errors import BundleError, ConfigError
 from zoexport.core.fetch import cache_dir
 from zoexport.core.types import Progress
 from zoexport.data import samples
+from zoexport.session import read_manifest
 from zoexport.tools.bench import conditions
 from zoexport.tools.bench.bundles import compile_apart
 from zoexport.tools.plan import plan_training
@@ -285,7 +285,7 @@ class _Runs:
         self._data, self._progress = data, progress
         self._cells, self._work = Cells(work / "trained"), work
         self._key = {
-            "bundle": manifests.read(bundle)["bundle_id"],
+            "bundle": read_manifest(bundle)["bundle_id"],
             "data": data.digests(),
         }
 
@@ -409,7 +409,7 @@ def _bundle(
     key = {"model": digest, "arm": [arm.method, settings], "compiler": compiler_digest()}
     bundle = work / f"{arm.method}-{name_of(key)}"
     try:
-        manifests.read(bundle)
+        read_manifest(bundle)
     except BundleError:  # not there, or damaged
         progress(f"compiling {arm.label}", None)
         compile_apart(bundle, model, arm.method, TARGET, settings)

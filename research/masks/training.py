@@ -14,12 +14,12 @@ from research.support.cells import Cells, name_of
 from research.support.trained import evaluated, first_lines, trained
 from zoexport import models
 from zoexport.compiler.digest import compiler_digest
-from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError
 from zoexport.core.files import sha256
 from zoexport.core.mask import write_mask
 from zoexport.core.types import Progress
 from zoexport.run.transfer import export_adapter
+from zoexport.session import read_manifest
 from zoexport.tools.bench.bundles import compile_apart
 from zoexport.tools.sensitivity import MaskConfig, choose_mask
 
@@ -231,7 +231,7 @@ class Trainings:
     def _bundle(self, bundle: Path, model: str, case: Case, mask: Path | None = None) -> Path:
         plan = self._plan
         try:
-            manifests.read(bundle)
+            read_manifest(bundle)
             return bundle
         except BundleError:  # not there, or damaged
             pass

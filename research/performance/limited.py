@@ -21,8 +21,8 @@ from pathlib import Path
 
 from research.support.command import Clock, exit_status
 from research.support.page import marked, publish
-from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError
+from zoexport.session import read_manifest
 from zoexport.tools.bench import conditions
 from zoexport.tools.bench.matrix import Shape
 from zoexport.tools.bench.output import markdown_table
@@ -126,7 +126,7 @@ def read_rate(file: Path) -> float:
 
 def text(bundle: Path, ram_mb: float, count: int, threads: int, clock: Clock) -> str:
     """Measure; the page's part."""
-    manifest = manifests.read(bundle)
+    manifest = read_manifest(bundle)
     shape = Shape(manifest["settings"]["seq_len"], manifest["settings"]["batch"], 1)
     weights = max(
         (bundle / name for name in manifest["files"]), key=lambda path: path.stat().st_size

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zoexport.core import manifest as manifests
 from zoexport.ir.counts import attention_flops
+from zoexport.session import read_manifest
 
 QUANTIZED = (
     "linear_int4",
@@ -86,7 +86,7 @@ def contents(bundle: Path) -> dict[str, Content]:
     Raises:
         BundleError: the bundle is missing or damaged.
     """
-    manifest = manifests.read(bundle)
+    manifest = read_manifest(bundle)
     from executorch.exir._serialize._program import deserialize_pte_binary
 
     plans: dict[tuple[str, str], Any] = {}

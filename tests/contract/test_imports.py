@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "ir": {"core"},
     "passes": {"core", "ir"},
     "targets": {"core", "ir"},
-    "session": {"core", "targets"},  # where QNN's libraries are
+    "session": {"core"},
     "models": {"core"},
     "data": {"core", "session"},
     "calibration": {"core", "models", "data"},

@@ -25,15 +25,14 @@ from zoexport.federated.protocol import (
 )
 
 
-def seeds(work: Path, manifest: bytes) -> dict[str, dict[str, bytes]]:
+def seeds(work: Path) -> dict[str, dict[str, bytes]]:
     """By target and name; ``work`` is for files."""
     return {
         "messages": messages(),
         "adapters": adapters(work),
         "agreement": {
             "json": b'\x00{"a": [1, -2.5e-3, "\\ud83d\\ude00"], "b": {}}',
-            "manifest": b"\x01" + manifest,
-            "safetensors": b"\x02" + models.pack({"w": np.arange(4, dtype=np.float32)}),
+            "safetensors": b"\x01" + models.pack({"w": np.arange(4, dtype=np.float32)}),
         },
     }
 
@@ -103,7 +102,7 @@ def finds() -> dict[str, dict[str, bytes]]:
         return b"\x02" + json.dumps(content).encode()
 
     def tensors(header: bytes, data: bytes = b"") -> bytes:
-        return b"\x02" + len(header).to_bytes(8, "little") + header + data
+        return b"\x01" + len(header).to_bytes(8, "little") + header + data
 
     one = b'"dtype":"U8","shape":[2],"data_offsets":'
     return {

@@ -16,20 +16,14 @@ from zoexport.core import outside, tensor_file
 from zoexport.core.errors import ZoExportError
 from zoexport.session import Dataset, Session, no_programs
 
-KINDS = ("json", "manifest", "safetensors")
+KINDS = ("json", "safetensors")
 BUNDLE = Path(__file__).parent / "bundles" / "zeroth"
-_ID = re.compile(rb'("bundle_id"\s*:\s*")[0-9a-f]{64}"')
 
 
 def both(kind: str, content: bytes, folder: Path) -> tuple[str, str]:
-    """What the session and Python say of a file of that kind; ``folder`` is for their files.
-
-    Of manifests they must agree on JSON, id, names and sizes of files and values. What a step needs of programs and
-    slots the session alone looks at; keys that it does not use, Python's schema alone.
-    """
+    """What the session and Python say of a file of that kind; ``folder`` is for their files."""
     readers: dict[str, Callable[[bytes, Path], tuple[str, str]]] = {
         "json": _json,
-        "manifest": _manifest,
         "safetensors": _safetensors,
     }
     return readers[kind](content, folder)
@@ -48,25 +42,6 @@ def _json(content: bytes, folder: Path) -> tuple[str, str]:
             if (error.where, error.expected) == (f"{path}, line 1", "valid JSON"):
                 of_session = str(error)
     return of_session, _said(lambda: outside.parse(line))
-
-
-def _manifest(content: bytes, folder: Path) -> tuple[str, str]:
-    bundle = _bundle(folder)
-    try:
-        found = outside.parse(content, keep_written=True)
-    except outside.BadJsonError:
-        found = None
-    if isinstance(found, dict):
-        # The id is made right, so that what it protects is reached.
-        digest = manifests.bundle_id(found)
-        content = _ID.sub(lambda match: match[1] + digest.encode() + b'"', content, count=1)
-    (bundle / "manifest.json").write_bytes(content)
-    of_session, of_python = _opened(bundle), _said(lambda: manifests.read(bundle))
-    if of_python == "" and "expected valid JSON" not in of_session:
-        of_session = ""  # what its programs need beyond the schema is the session's alone to say
-    if of_session == "" and ": found at " in of_python:
-        of_python = ""  # and what else the schema asks for, Python's
-    return of_session, of_python
 
 
 def _safetensors(content: bytes, folder: Path) -> tuple[str, str]:

@@ -97,7 +97,6 @@ def _write(work: Path, folder: Path) -> None:
         keep("safetensors", name, (work / name / "adapter.safetensors").read_bytes())
     pack(work / "prge", work / "packed", force=True, progress=lambda *_: None)
     keep("packed", "prge", (work / "packed").read_bytes())
-    manifest = (BUNDLES / "zeroth" / "manifest.json").read_bytes()
     keep("canonical", "manifest", (work / "prge" / "manifest.json").read_bytes())
     for number, text in enumerate(
         (b'{"b":[1,-2.50e-3,true,null,"\\u00e9\\n"],"a":{"x":{}}}', b"[]", b"1e5")
@@ -126,7 +125,7 @@ def _write(work: Path, folder: Path) -> None:
     keep("program", "linear", linear_program.compiled())
     keep("vulkan_program", "calls", (DATA / "vulkan_program.json").read_bytes())
     keep("vulkan_program", "parts", (DATA / "vulkan_parts.json").read_bytes())
-    of_python = python_seeds.seeds(work, manifest)
+    of_python = python_seeds.seeds(work)
     for target, made in of_python.items():
         for name, content in made.items():
             keep(target, name, content)

@@ -14,10 +14,10 @@ from tests.support.compiled import Compiler
 from zoexport import models
 from zoexport.cli.main import run
 from zoexport.compiler.build import INITIAL_STATE
-from zoexport.core import manifest as manifests
 from zoexport.core import rng
 from zoexport.core.config import parse
 from zoexport.methods import methods
+from zoexport.session import read_manifest
 from zoexport.tools.bench.eager import EagerZerothOrder
 from zoexport.tools.bench.matrix import Shape
 from zoexport.tools.bench.workload import examples
@@ -29,7 +29,7 @@ OPTIONS = ("--seq-len", "24", "--set", "lora.rank=4", "--rounds", "2", "--steps"
 @pytest.mark.parametrize("labels", ["all", "last"])
 def test_the_baseline_takes_the_references_steps(compiler: Compiler, labels: str) -> None:
     bundle = compiler.bundle("llama_tied", queries=2)
-    manifest = manifests.read(bundle)
+    manifest = read_manifest(bundle)
     settings = manifest["settings"]
     initial = load_file(str(bundle / INITIAL_STATE))
     slots = {slot["name"]: initial[slot["name"]] for slot in manifest["state"]}

@@ -118,12 +118,12 @@ def test_what_cannot_be_begun(
 def test_a_model_without_a_template_does_not_chat(
     bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from zoexport.core import manifest as manifests
+    from zoexport.session import read_manifest
 
-    content = manifests.read(bundle)
+    content = read_manifest(bundle)
     del content["text"]["chat"]
     content["text"]["no_chat"] = "a template of its own"
-    monkeypatch.setattr(manifests, "read", lambda _: content)
+    monkeypatch.setattr("zoexport.session.read_manifest", lambda _: content)
     assert talk(monkeypatch, HELLO, bundle) == 1
     out, err = capsys.readouterr()
     assert (out, len(err.splitlines())) == ("", 1)

@@ -21,7 +21,7 @@ from zoexport.core.errors import BundleError, ConfigError
 from zoexport.data.examples import IGNORED
 from zoexport.run.train import evaluate, train
 from zoexport.run.transfer import export_adapter
-from zoexport.session import Session
+from zoexport.session import Session, read_manifest
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 FULL = {"train": "full", "lr": 1e-3, "eps": 1e-2}
@@ -60,7 +60,7 @@ def test_choices_and_several_batches(compiler: Compiler) -> None:
 
 def test_adapters_in_the_output_head(compiler: Compiler) -> None:
     bundle = compiler.bundle("roberta", "mebp", lora__targets="all-linear")
-    assert "lora_B.lm_head.dense" in [slot["name"] for slot in manifests.read(bundle)["state"]]
+    assert "lora_B.lm_head.dense" in [slot["name"] for slot in read_manifest(bundle)["state"]]
     compare(bundle)
 
 
@@ -81,7 +81,7 @@ def test_in_mlx(compiler: Compiler, method: str, settings: dict[str, Any]) -> No
 
 
 def test_layers_compute_the_mask_and_pass_hidden_states_alone(compiler: Compiler) -> None:
-    manifest = manifests.read(compiler.bundle("roberta", "mebp"))
+    manifest = read_manifest(compiler.bundle("roberta", "mebp"))
     assert manifest["bidirectional"] == {"pad_token": 1}
     embedding, first, second, _ = manifest["stages"]
     assert first["forward"] == second["forward"] != embedding["forward"]

@@ -18,10 +18,10 @@ from tests.support.tiny_models import save_tiny, tiny_tokenizer
 from zoexport import models
 from zoexport.api import Bundle
 from zoexport.cli.main import run
-from zoexport.core import manifest
 from zoexport.core.native import runner_path
 from zoexport.core.types import Notice
 from zoexport.data.text_entry import end_tokens
+from zoexport.session import read_manifest
 
 pytestmark = pytest.mark.parity
 PROMPT, COMPLETION = "It was", " great"
@@ -67,7 +67,7 @@ def test_completions_that_were_trained_end(tmp_path: Path) -> None:
     folder = save(tmp_path / "model")
     settings: dict[str, Any] = {"seq_len": 24, "generate": "on", "generate__context": 64}
     compile_tiny(folder, tmp_path / "bundle", "mebp", **settings)
-    found = manifest.read(tmp_path / "bundle")
+    found = read_manifest(tmp_path / "bundle")
     assert found["text"]["end_tokens"] == found["generate"]["stop_tokens"] == [0, 2]
     assert found["text"]["eos_token"] == 2
     bundle = Bundle.open(tmp_path / "bundle")

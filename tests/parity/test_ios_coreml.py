@@ -16,7 +16,7 @@ from zoexport.compiler.parity import parity
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, ConfigError, ZoExportError
 from zoexport.core.files import sha256
-from zoexport.session import Session
+from zoexport.session import Session, read_manifest
 from zoexport.targets.coreml.functions import FunctionBuilder
 from zoexport.testing import Package
 
@@ -119,7 +119,7 @@ def test_layers_of_one_shape_are_converted_once(
 
 def test_the_manifest_says_what_a_phone_must_know(compiler: Compiler) -> None:
     bundle = compiler.bundle("llama_tied", "mebp", TARGET, **ALL)
-    manifest = manifests.read(bundle, verify_files=True)
+    manifest = read_manifest(bundle, verify_files=True)
     assert manifest["minimum_os"] == {"ios": "18.0", "macos": "15.0"}
     assert manifest["engine"] == "coreml" and "weights" not in manifest
     package = Package(bundle / PACKAGE)

@@ -16,10 +16,9 @@ from tests.support.tiny_models import fixed_tokens, masking_tokenizer, tiny
 from tests.support.verbs import run
 from zoexport import models
 from zoexport.core import int4
-from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError, ModelError
 from zoexport.run.transfer import export_adapter, import_adapter, round_weights
-from zoexport.session import Dataset, Session
+from zoexport.session import Dataset, Session, read_manifest
 from zoexport.trained import DTYPES, Output
 from zoexport.trained.model_files import save_model
 
@@ -134,7 +133,7 @@ def test_weights_are_those_that_the_bundle_keeps(compiler: Compiler, tmp_path: P
 def test_rotated_weights_are_rotated_back(compiler: Compiler, tmp_path: Path) -> None:
     """Activations are rounded too, so losses are near and not equal; unrotated weights would be far off."""
     bundle = compiler.bundle("llama_tied", "prge", weights="int4", activations="int8")
-    settings = manifests.read(bundle)["settings"]
+    settings = read_manifest(bundle)["settings"]
     original = models.load(models.resolve(str(compiler.model("llama_tied")))).model
     plain = {name: value.clone() for name, value in original.named_parameters()}
     names = ["model.layers.0.mlp.down_proj.weight", "lm_head.weight"]

@@ -16,10 +16,9 @@ from tests.support.engine_parity import passed, trained
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import fixed_tokens, save_tiny
 from zoexport.core import int4
-from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError, ModelError, StateError
 from zoexport.run.transfer import export_adapter, import_adapter
-from zoexport.session import Dataset, Session
+from zoexport.session import Dataset, Session, read_manifest
 
 pytestmark = pytest.mark.parity
 ARCHITECTURES = ("llama_tied", "qwen2", "gemma3", "opt", "phi3", "gpt2", "olmo2", "cohere2")
@@ -128,7 +127,7 @@ def test_the_state_holds_integers(
     compiler: Compiler, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     bundle = compiler.bundle("llama_tied", "quzo", **settings)
-    slots = [slot for slot in manifests.read(bundle)["state"] if slot["role"] == "trainable"]
+    slots = [slot for slot in read_manifest(bundle)["state"] if slot["role"] == "trainable"]
     dtype = {"int4": "uint8", "int8": "int8"}[settings["weights"]]
     assert {slot["dtype"] for slot in slots} == {dtype}
     model = AutoModelForCausalLM.from_pretrained(compiler.model("llama_tied"))
@@ -158,7 +157,7 @@ def test_a_dequantized_model_has_the_trained_weights(
     export_adapter(bundle, state=state, kind="hf", output=tmp_path / "hf", force=False)
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "hf").eval()
     changed = 0
-    for slot in manifests.read(bundle)["state"]:
+    for slot in read_manifest(bundle)["state"]:
         if slot["role"] == "trainable":
             weight = f"{slot['module']}.weight"
             codes, scales = tensors[f"{weight}.codes"], tensors[f"{weight}.scales"]

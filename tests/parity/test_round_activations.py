@@ -14,12 +14,12 @@ from tests.support.tiny_models import SENTENCES, save_tiny
 from zoexport import models
 from zoexport.calibration import calibrate, calibration_rows, formats_in
 from zoexport.compiler.build import compile_bundle
-from zoexport.core import manifest as manifests
 from zoexport.core.config import setting
 from zoexport.core.types import Pass
 from zoexport.methods import methods
 from zoexport.methods.prge import PrgeConfig, passes
 from zoexport.passes.round_activations import FORMAT, round_activations
+from zoexport.session import read_manifest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +81,7 @@ def test_a_bundle_trains_as_the_model_with_rounded_inputs(
         calibration=data,
         progress=lambda *_: None,
     )
-    manifest = manifests.read(bundle, verify_files=True)
+    manifest = read_manifest(bundle, verify_files=True)
     loaded = models.load(models.resolve(str(folder)))
     modules = models.adapter_targets(loaded.model, "all-linear", "all")
     expected = calibrate(

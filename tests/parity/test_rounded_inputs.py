@@ -11,8 +11,8 @@ from tests.support.engine_parity import passed
 from tests.support.tiers import slow_after
 from zoexport.compiler.build import plan
 from zoexport.compiler.parity import parity
-from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError
+from zoexport.session import read_manifest
 
 pytestmark = pytest.mark.parity
 ROUNDED = {"activations": "int8", "weights": "int4"}
@@ -37,7 +37,7 @@ OPERATOR = "zoexport::rounded_linear_int4.out"
 )
 def test_parity(compiler: Compiler, name: str, method: str, settings: dict[str, Any]) -> None:
     bundle = compiler.bundle(name, method, **{**ROUNDED, **settings})
-    assert OPERATOR in manifests.read(bundle)["required_ops"]
+    assert OPERATOR in read_manifest(bundle)["required_ops"]
     passed(bundle, 4)
 
 
@@ -45,7 +45,7 @@ def test_layers_that_read_the_same_rows_are_one_call(compiler: Compiler) -> None
     """Queries, keys and values; the gate and what it gates; alone are what follows attention and the gate."""
     bundle = compiler.bundle("llama_tied", "prge", split="layers", **ROUNDED)
     together = {f"zoexport::rounded_linears_{count}.out" for count in (2, 3)}
-    assert {OPERATOR, *together} <= set(manifests.read(bundle)["required_ops"])
+    assert {OPERATOR, *together} <= set(read_manifest(bundle)["required_ops"])
 
 
 def test_rounding_is_what_differs_from_fp32(compiler: Compiler, monkeypatch: Any) -> None:

@@ -18,10 +18,9 @@ from tests.support.masks import write_random_mask
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import fixed_tokens
 from zoexport import models
-from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError, StateError
 from zoexport.run.transfer import export_adapter, import_adapter
-from zoexport.session import Dataset, Session
+from zoexport.session import Dataset, Session, read_manifest
 from zoexport.trained.sparse import places_of
 
 pytestmark = pytest.mark.parity
@@ -83,7 +82,7 @@ def test_settings(compiler: Compiler, settings: dict[str, Any]) -> None:
 def test_the_state_is_small(compiler: Compiler, tmp_path: Path) -> None:
     """Two copies of fp16 in memory and an index of 32 bits: at most 10 bytes a chosen weight."""
     bundle = compiler.bundle("llama_tied", "senszoq", queries=2, **INT4)
-    manifest = manifests.read(bundle)
+    manifest = read_manifest(bundle)
     (slot,) = manifest["state"]
     count = sum(len(places) for places in places_of(bundle, manifest).values())
     assert (slot["dtype"], slot["shape"]) == ("float16", [count])
@@ -102,7 +101,7 @@ def test_dense_weights_are_zero_where_weights_are_chosen(compiler: Compiler) -> 
     loaded = models.load(models.resolve(str(compiler.model("llama_tied"))))
     values = load_file(bundle / "adapter.safetensors")["sparse.values"]
     end = 0
-    for name, places in places_of(bundle, manifests.read(bundle)).items():
+    for name, places in places_of(bundle, read_manifest(bundle)).items():
         original = loaded.model.get_parameter(name).detach().numpy().reshape(-1)
         begin, end = end, end + len(places)
         assert not dense[name].reshape(-1)[places.numpy()].any()

@@ -20,9 +20,8 @@ import pytest
 
 from tests.support.compiled import Compiler
 from tests.support.signed import make_keys, sign
-from zoexport.core import manifest
 from zoexport.core.errors import ZoExportError
-from zoexport.session import Dataset, Engine, Evaluation, Session
+from zoexport.session import Dataset, Engine, Evaluation, Session, read_manifest
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build"
@@ -174,7 +173,7 @@ def _expected(folder: Path, engine: Engine | None = None) -> dict[str, Any]:
                 ],
             },
             # Bits are equal where the same library computes; MLX takes exponentials from the system's.
-            "bounds": manifest.read(folder / "bundle")["tolerances"]
+            "bounds": read_manifest(folder / "bundle")["tolerances"]
             if info.engine == "mlx"
             else None,
             "slots": [

@@ -13,6 +13,7 @@ from tests.support.signed import make_keys, sign
 from zoexport.api import Bundle
 from zoexport.core import manifest
 from zoexport.core.children import python
+from zoexport.session import read_manifest
 from zoexport.tools.packing import pack
 
 STEPS = 20
@@ -50,7 +51,7 @@ def make_case(folder: Path) -> Path:
     pack(bundle, folder / "life.zobundle", force=False, progress=lambda *_: None)
     (folder / "life.pub").write_bytes(keys.pub.read_bytes())
     prompts = Path(shutil.copytree(bundle, folder / "prompts"))
-    content = manifest.read(bundle)
+    content = read_manifest(bundle)
     del content["text"]["chat"]
     content["text"]["no_chat"] = "a model whose tokenizer has no chat template"
     content["bundle_id"] = manifest.bundle_id(content)

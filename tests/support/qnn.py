@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from zoexport.core import qnn
 from zoexport.core.types import Problem
-from zoexport.targets.executorch.qnn import library as qnn_library
 
-_found = qnn_library.find()
+_found = qnn.find()
 needs_qnn = pytest.mark.skipif(
     isinstance(_found, Problem), reason=_found.reason if isinstance(_found, Problem) else ""
 )

@@ -17,8 +17,7 @@ from safetensors.torch import save
 
 from tests.support import bundles
 from tests.support.bundles import tensor_spec
-from zoexport.core import manifest as manifests
-from zoexport.session import Tensor
+from zoexport.session import Tensor, read_manifest
 
 VOCAB, HIDDEN, RANK = 13, 8, 2
 LENGTHS = (3, 5, 8)
@@ -374,5 +373,5 @@ def write_bundle(
 
 def programs_of(bundle: Path) -> list[dict[str, Any]]:
     """The programs that a bundle's manifest names."""
-    found: list[dict[str, Any]] = manifests.read(bundle)["programs"]
+    found: list[dict[str, Any]] = read_manifest(bundle)["programs"]
     return found

@@ -22,10 +22,10 @@ from tests.support.hosts import BUILD, ROOT, check_states, content, environment_
 from tests.support.text_checks import ends_of
 from tests.support.trajectories import GOLDEN
 from tests.support.transformers_examples import tokenize_file
-from zoexport.core import manifest
 from zoexport.core.fetch import cache_dir
 from zoexport.core.native import library_path
 from zoexport.data.examples import write_examples
+from zoexport.session import read_manifest
 
 pytestmark = pytest.mark.slow
 FOLDER = BUILD / "swift"
@@ -151,7 +151,7 @@ def train(bundle: Path, folder: Path) -> None:
     data.write_text("".join(json.dumps(record) + "\n" for record in records))
     options = ["--data", data, "--state", folder / "state", "--steps", "6"]
     run(environment_tool("zoexport"), "train", bundle, *options)
-    seq_len = manifest.read(bundle)["settings"]["seq_len"]
+    seq_len = read_manifest(bundle)["settings"]["seq_len"]
     read = tokenize_file(data, bundle, seq_len, ends=ends_of(bundle))
     write_examples(read.examples, folder / "examples.jsonl")
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 CORPUS = fuzzing.CORPUS
 PYTHON = sorted(path.stem.removeprefix("fuzz_") for path in fuzzing.HERE.glob("fuzz_*.py"))
 #: Kinds of files that the session and Python read, and whose inputs are of that kind.
-READ_TWICE = {"json": "canonical", "manifest": "manifest", "safetensors": "safetensors"}
+READ_TWICE = {"json": "canonical", "safetensors": "safetensors"}
 
 
 def target(name: str) -> Callable[[bytes], None]:
@@ -33,8 +33,7 @@ def test_kept_inputs(name: str) -> None:
 
 @pytest.mark.parametrize("name", PYTHON)
 def test_seeds_and_what_was_mended(name: str, tmp_path: Path) -> None:
-    manifest = (readers.BUNDLE / "manifest.json").read_bytes()
-    seeds = python_seeds.seeds(tmp_path, manifest)[name]
+    seeds = python_seeds.seeds(tmp_path)[name]
     for content in [*seeds.values(), *python_seeds.finds().get(name, {}).values()]:
         target(name)(content)
         for end in range(1, len(content), max(1, len(content) // 40)):

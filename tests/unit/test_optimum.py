@@ -16,9 +16,9 @@ import pytest
 from tests.support.tiny_models import save_tiny
 from zoexport import models
 from zoexport.cli.main import run
-from zoexport.core import manifest
 from zoexport.core.errors import ModelError
 from zoexport.core.tasks import CAUSAL, MASKED
+from zoexport.session import read_manifest
 
 FAST = ("--set", "seq_len=8", "--set", "weights=fp32", "--set", "lora.layers=last:1")
 WANTED = "expected the task text-generation of the library transformers"
@@ -200,7 +200,7 @@ def test_both_commands_make_the_same_bundle(
     assert optimum(["--model", folder, *shared, str(through)], monkeypatch) == 0
     (line,) = capfd.readouterr().out.splitlines()
     assert json.loads(line)["bundle"] == str(through)
-    first, second = (manifest.read(bundle, verify_files=True) for bundle in (own, through))
+    first, second = (read_manifest(bundle, verify_files=True) for bundle in (own, through))
     assert first["bundle_id"] == second["bundle_id"]
     assert first["settings"]["queries"] == 1 and first["settings"]["seq_len"] == 8
     # It is there now, which both say in the same words.

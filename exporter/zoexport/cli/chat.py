@@ -59,13 +59,13 @@ def chat(
     zoexport chat model.bundle --adapter pirate=adapters/1 --adapter formal=adapters/2 --temperature 0.7
     printf 'Hello\\n/adapter off\\nHello\\n' | zoexport chat model.bundle --state run
     """
-    from zoexport.core import manifest as manifests
     from zoexport.run.chat import Chat, named
     from zoexport.run.generate import Generator
+    from zoexport.session import read_manifest
 
     loaded = named(adapters)
     with output_of_libraries():
-        manifest = manifests.read(bundle)
+        manifest = read_manifest(bundle)
         generator = Generator.open(bundle, state=state, adapters=loaded)
     with generator:
         talk = Chat(

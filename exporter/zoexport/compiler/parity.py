@@ -27,12 +27,12 @@ from safetensors.numpy import save
 from zoexport.compiler import parity_resolution
 from zoexport.compiler.parity_batches import make_batch
 from zoexport.compiler.parity_session import SessionSide
-from zoexport.core import manifest as manifests
 from zoexport.core import tolerances
 from zoexport.core.files import atomic_folder
 from zoexport.core.step_plan import differences_of
 from zoexport.data.examples import Example
 from zoexport.methods import config_of, methods
+from zoexport.session import read_manifest
 from zoexport.trained import kind_of
 
 _LABELS_TO_AVERAGE = 256
@@ -130,7 +130,7 @@ def parity(
     Raises:
         ZoExportError: the bundle or the model cannot be used. A failed comparison is not an error.
     """
-    manifest = manifests.read(bundle, verify_files=True)
+    manifest = read_manifest(bundle, verify_files=True)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(atomic_folder(dump)) if dump is not None else None
         settings, vocabulary = manifest["settings"], manifest["model"]["vocab_size"]

@@ -14,10 +14,10 @@ from safetensors.torch import save_file
 
 from zoexport import models
 from zoexport.compiler.build import plan, training_graph
-from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError
 from zoexport.core.files import atomic_folder
 from zoexport.core.types import InnerValue, Progress, ShowsInnerValues
+from zoexport.session import read_manifest
 
 _LARGEST = 6e4
 """The largest value compared: beyond it are the masks' stand-ins for minus infinity, which fp16 does not hold."""
@@ -47,7 +47,7 @@ def compare_inner(
         ConfigError: the target shows none, or the bundle has no such program of the whole model.
         ZoExportError: the bundle or the model cannot be used, or the program is refused.
     """
-    manifest = manifests.read(bundle, verify_files=True)
+    manifest = read_manifest(bundle, verify_files=True)
     given = {name: value for name, value in manifest["settings"].items() if value is not None}
     planned = plan(manifest["method"], manifest["target"], given)
     if not isinstance(planned.target, ShowsInnerValues):

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from zoexport.core import int4, manifest
+from zoexport.core import int4
 from zoexport.data.examples import Example
-from zoexport.session import Dataset, Session, SlotInfo
+from zoexport.session import Dataset, Session, SlotInfo, read_manifest
 from zoexport.session import normals as runtime_normals
 from zoexport.session import signs as runtime_signs
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def evaluator(bundle: Path) -> PackageEngine | None:
     """Return the evaluator of a bundle for Core ML, which no engine here runs; None for other bundles."""
-    if manifest.read(bundle)["engine"] != "coreml":
+    if read_manifest(bundle)["engine"] != "coreml":
         return None
     from zoexport.testing import PackageEngine
 
@@ -32,7 +32,7 @@ class SessionSide:
     """The bundle in the C++ session, step by step, with nothing kept on disk."""
 
     def __init__(self, bundle: Path, loss: str, *, eps: float | None = None) -> None:
-        plan = manifest.read(bundle).get("step", {})
+        plan = read_manifest(bundle).get("step", {})
         self._make_noise = runtime_signs if plan.get("noise") == "rademacher" else runtime_normals
         self.session = Session.open(bundle, engine=evaluator(bundle))
         self.session.configure(loss=loss, **({} if eps is None else {"eps": eps}))

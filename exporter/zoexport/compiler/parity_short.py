@@ -44,6 +44,7 @@ from zoexport.methods.reference.quantized import (
 )
 from zoexport.models.streaming import streaming
 from zoexport.models.weights import open_safetensors
+from zoexport.session import read_manifest
 from zoexport.trained import kind_of
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class _Proof:
 
     def __init__(self, bundle: Path, scratch: Path, known: Mapping[str, Tensor]) -> None:
         self.bundle, self.scratch, self.known = bundle, scratch, known
-        self.manifest = manifests.read(bundle)
+        self.manifest = read_manifest(bundle)
         self.config: Any = config_of(self.manifest)
         self.bounds = tolerances.bounds(self.config)
         self.whole = "stages" not in self.manifest

@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from zoexport.core import manifest as manifests
 from zoexport.core.errors import ZoExportError
-from zoexport.session import Dataset, Session, Step
+from zoexport.session import Dataset, Session, Step, read_manifest
 from zoexport.session.library import vulkan_devices
 
 Rows = Sequence[tuple[list[int], list[int]]]
@@ -46,7 +45,7 @@ def main() -> None:
 
 def _missing(bundle: Path) -> str:
     """Name what a bundle needs and this machine lacks; empty if it can be opened."""
-    manifest = manifests.read(bundle)
+    manifest = read_manifest(bundle)
     if manifest["engine"] == "coreml":
         return "Core ML, which only Apple's systems have"
     if manifest["engine"] == "mlx" and importlib.util.find_spec("mlx") is None:

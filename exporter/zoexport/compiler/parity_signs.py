@@ -13,9 +13,9 @@ from typing import Any
 from zoexport.compiler.parity import load_reference
 from zoexport.compiler.parity_batches import make_batch
 from zoexport.compiler.parity_session import SessionSide
-from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError
 from zoexport.core.step_plan import differences_of
+from zoexport.session import read_manifest
 
 LEAST_AGREEMENT = 0.95
 
@@ -47,7 +47,7 @@ def compare_signs(
     Raises:
         ZoExportError: the bundle or the model cannot be used, or its method has no queries.
     """
-    manifest = manifests.read(bundle, verify_files=True)
+    manifest = read_manifest(bundle, verify_files=True)
     settings = manifest["settings"]
     if "queries" not in settings:
         raise ConfigError(

@@ -1,8 +1,8 @@
-"""Ed25519 keys and signatures in the files of minisign, which makes and checks the same ones.
+"""Make Ed25519 keys and signatures in the files of minisign.
 
-A signature is of the BLAKE2b-512 of a file ("ED", prehashed), with a trusted comment that it covers too; the older form
-of whole files ("Ed") is refused. Secret keys are encrypted with scrypt, unless they have no password.
-``runtime_ops/session/manifest/signature.cpp`` checks the same in C++. The curve is the package cryptography's.
+A signature is of the BLAKE2b-512 of a file ("ED", prehashed), with a trusted comment that it covers too. Secret keys
+are encrypted with scrypt, unless they have no password. The curve is the package cryptography's.
+``runtime_ops/session/manifest/signature.cpp`` checks signatures.
 """
 
 from __future__ import annotations
@@ -14,19 +14,17 @@ import hashlib
 import os
 import struct
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from zoexport.core.errors import BundleError, ConfigError
+from zoexport.core.errors import ConfigError
 from zoexport.core.files import atomic_file, refuse_existing
 
 _UNTRUSTED = b"untrusted comment:"
-_TRUSTED = b"trusted comment: "
 _MOST = 8192
-"""Bytes of a key or signature file; they have a few hundred."""
+"""Bytes of a key's file, which has a few hundred."""
 _OPERATIONS, _MEMORY = 1 << 25, 1 << 30
 """What unlocking a secret key costs: minisign's own limits, a second or two and 1 GB."""
-_FIX = "Sign it with a key that is trusted ('zoexport sign'), or get it from whoever holds one."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,17 +48,6 @@ class PublicKey:
     def file(self) -> str:
         """The content of its file."""
         return f"untrusted comment: minisign public key {_label(self.number)}\n{self.line}\n"
-
-    def verifies(self, signature: bytes, message: bytes) -> bool:
-        """Whether the key signed this message."""
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-        try:
-            Ed25519PublicKey.from_public_bytes(self.key).verify(signature, message)
-        except (InvalidSignature, ValueError):
-            return False
-        return True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,42 +110,6 @@ def sign(key: SecretKey, content: bytes, name: str) -> str:
         f"{base64.b64encode(head).decode()}\n"
         f"trusted comment: {comment}\n{base64.b64encode(whole).decode()}\n"
     )
-
-
-def check(signature: bytes, content: bytes, trusted: Iterable[PublicKey], where: str) -> PublicKey:
-    """Which of the trusted keys signed a file's content.
-
-    Args:
-        signature: the content of the signature file.
-        content: that of the signed file.
-        where: the signature file, for messages.
-
-    Raises:
-        BundleError: none of them did.
-    """
-    lines = _lines(signature) if len(signature) <= _MOST else []
-    head = whole = None
-    if len(lines) == 4 and lines[0].startswith(_UNTRUSTED) and lines[2].startswith(_TRUSTED):
-        head, whole = _decoded(lines[1], 74), _decoded(lines[3], 64)
-    if head is None or whole is None or head[:2] != b"ED":
-        raise _refused(where, "no whole signature", "a signature of minisign's, prehashed")
-    digest = hashlib.blake2b(content).digest()
-    comment = lines[2].removeprefix(_TRUSTED)
-    same = [key for key in trusted if key.number == head[2:10]]
-    for key in same:
-        if key.verifies(head[10:], digest) and key.verifies(whole, head[10:] + comment):
-            return key
-    if same:
-        signed = Path(where).name.removesuffix(".minisig")
-        found = f"a signature that is not of this {signed}"
-        raise _refused(where, found, "that of its content by a trusted key")
-    found = f"a signature by the key {_label(head[2:10])}"
-    raise _refused(where, found, "one by a trusted key")
-
-
-def unsigned(where: str) -> BundleError:
-    """The error where there is no signature file."""
-    return _refused(where, "no signature", "one by a trusted key")
 
 
 def write_key(key: SecretKey, path: Path, password: str | None, *, force: bool = False) -> Path:
@@ -297,7 +248,3 @@ def _lines(content: bytes) -> Sequence[bytes]:
 def _label(number: bytes) -> str:
     """A key's number as minisign prints it."""
     return f"{int.from_bytes(number, 'little'):X}"
-
-
-def _refused(where: str, found: str, expected: str) -> BundleError:
-    return BundleError(where, found=found, expected=expected, fix=_FIX)

@@ -28,18 +28,11 @@ class BadJsonError(ValueError):
     """A document that is refused; its text says what was found."""
 
 
-class WrittenFloat(float):
-    """A number that was written in another way than Python writes it."""
-
-    written: str
-
-
-def parse(content: bytes | str, *, keep_written: bool = False, constants: bool = False) -> Any:
+def parse(content: bytes | str, *, constants: bool = False) -> Any:
     """The value of a JSON document.
 
     Args:
         content: of the whole file or line.
-        keep_written: whether floats that were written in another way than Python's are :class:`WrittenFloat`.
         constants: whether ``NaN`` and ``Infinity`` are numbers, as transformers writes them.
 
     Raises:
@@ -59,8 +52,8 @@ def parse(content: bytes | str, *, keep_written: bool = False, constants: bool =
     if content.startswith(_MARK):
         raise BadJsonError("bad JSON (a byte order mark)")
     hooks: dict[str, Any] = {}
-    if keep_written or _LARGE_FLOAT.search(content):
-        hooks["parse_float"] = _written_float if keep_written else _float
+    if _LARGE_FLOAT.search(content):
+        hooks["parse_float"] = _float
     if _LONG_INT.search(content):
         hooks["parse_int"] = _int
     if not constants:
@@ -84,15 +77,6 @@ def _float(text: str) -> float:
     if math.isinf(value):
         raise BadJsonError("a number beyond a double")
     return value
-
-
-def _written_float(text: str) -> float:
-    value = _float(text)
-    if repr(value) == text:
-        return value
-    kept = WrittenFloat(value)
-    kept.written = text
-    return kept
 
 
 def _int(text: str) -> int:
@@ -142,39 +126,3 @@ def _check_texts(value: Any) -> None:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:
         raise BadJsonError("an unpaired surrogate") from error
-
-
-def canonical(value: Any) -> str:
-    """A document's canonical text: keys by code point, no spaces, floats as they were written (docs/bundle.md)."""
-    if _has_written(value):
-        return _canonical(value)
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-
-
-def _has_written(value: Any) -> bool:
-    level = [value]
-    while level:
-        inner: list[Any] = []
-        for one in level:
-            if type(one) is dict:
-                inner.extend(one.values())
-            elif type(one) is list:
-                inner.extend(one)
-            elif type(one) is WrittenFloat:
-                return True
-        level = inner
-    return False
-
-
-def _canonical(value: Any) -> str:
-    if isinstance(value, dict):
-        members = (
-            f"{json.dumps(name, ensure_ascii=False)}:{_canonical(value[name])}"
-            for name in sorted(value)
-        )
-        return "{" + ",".join(members) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(_canonical, value)) + "]"
-    if isinstance(value, WrittenFloat):
-        return value.written
-    return json.dumps(value, ensure_ascii=False)

@@ -1,7 +1,7 @@
 """Whose bundles may be opened: by anyone, or by holders of trusted keys alone.
 
 What is required holds for every bundle that is opened within a scope, on whatever way:
-:func:`zoexport.core.manifest.read` and ``zoexport.session.Session.open`` ask here. Child processes get it by their
+``zoexport.session.read_manifest`` and ``Session.open`` ask here. Child processes get it by their
 environment.
 """
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zoexport.core import manifest as manifests
 from zoexport.core.errors import DataError
 from zoexport.data.sources import DataSource, converted
+from zoexport.session import read_manifest
 from zoexport.session.data import Dataset, Tokenizer
 
 _LABELS = 20
@@ -111,7 +111,7 @@ def check(
     Raises:
         DataError: the source cannot be read at all. ConfigError, BundleError: it cannot be tokenized.
     """
-    manifest = manifests.read(bundle)
+    manifest = read_manifest(bundle)
     found = _Found(limit)
     how: dict[str, Any] = {"loss": loss, "pack": "on" if pack else "off"}
     rows = None

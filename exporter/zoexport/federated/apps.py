@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from zoexport.core import manifest as manifests
 from zoexport.core.children import die_with
 from zoexport.core.errors import ZoExportError, first_line
 from zoexport.core.files import write_json
@@ -28,7 +27,7 @@ from zoexport.federated.keys import NodeKeys
 from zoexport.federated.privacy import Privacy
 from zoexport.federated.store import Store, read_federation
 from zoexport.federated.terms import Terms
-from zoexport.session import Dataset
+from zoexport.session import Dataset, read_manifest
 
 JOB, RUNNING, ENDED, NUMBERS = "job.json", "running.json", "ended.json", "clients.json"
 NODE_KEYS = ("bundle", "examples", "state")
@@ -158,7 +157,7 @@ def _answer(content: bytes, context: Any) -> bytes:
         dataset.load(config["examples"])
         return dataset
 
-    manifests.read(config["bundle"])
+    read_manifest(config["bundle"])
     given = str(context.node_config.get(PRIVACY, ""))
     client = Client(
         config["bundle"],

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from zoexport.core import manifest as manifests
 from zoexport.core.children import python, runs
 from zoexport.core.errors import StateError, ZoExportError, rebuilt
 from zoexport.core.files import atomic_file, private_folder, write_json
@@ -46,6 +45,7 @@ from zoexport.federated.simulate import ended_rounds, summary
 from zoexport.federated.store import Store
 from zoexport.federated.supernode import FOREIGN_APP
 from zoexport.federated.terms import Terms
+from zoexport.session import read_manifest
 from zoexport.session.data import write_tokens
 
 _POLL = 0.5
@@ -89,7 +89,7 @@ def serve(
         ZoExportError: something cannot be used, or too few clients answered.
     """
     flower.prepare()
-    manifest = manifests.read(bundle)
+    manifest = read_manifest(bundle)
     keys = access.keys()
     terms = terms_of(bundle, manifest, algorithm, steps, settings)
     with Store.opened(state, terms, sample) as store:
@@ -176,7 +176,7 @@ def take_part(
         readable(path)
     if privacy is not None:
         progress(f"the privacy budget pays for {privacy.uploads()} uploads", None)
-    manifests.read(bundle)  # whose signature is looked at before anything is written
+    read_manifest(bundle)  # whose signature is looked at before anything is written
     private_folder(state)
     examples = state / "examples.jsonl"
     write_tokens(bundle, data, examples, progress=progress)

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from zoexport.core import manifest as manifests
 from zoexport.core import tensor_file
 from zoexport.core.errors import ConfigError, StateError, first_line
 from zoexport.core.files import atomic_file
-from zoexport.session import Session, SlotInfo, no_programs
+from zoexport.session import Session, SlotInfo, no_programs, read_manifest
 
 #: float32, exact also where a slot is float16, and flat.
 Model = dict[str, NDArray[np.float32]]
@@ -120,7 +119,7 @@ def keep(path: Path, model: Model) -> None:
 
 def bundle_id(bundle: Path) -> str:
     """Which bundle it is."""
-    return str(manifests.read(bundle)["bundle_id"])
+    return str(read_manifest(bundle)["bundle_id"])
 
 
 def pack_values(losses: NDArray[np.float32], model: Model) -> bytes:

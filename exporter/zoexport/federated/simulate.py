@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from zoexport.core import manifest as manifests
 from zoexport.core import trust
 from zoexport.core.cores import usable_cores
 from zoexport.core.errors import ZoExportError
@@ -27,7 +26,7 @@ from zoexport.federated.guard import Guard
 from zoexport.federated.privacy import Privacy
 from zoexport.federated.settings import terms_of
 from zoexport.federated.store import Store
-from zoexport.session import Dataset
+from zoexport.session import Dataset, read_manifest
 from zoexport.session.data import write_tokens
 
 _START_SECONDS = 120.0
@@ -80,7 +79,7 @@ def simulate(
     flower.prepare()
     if privacy is not None:
         progress(f"each privacy budget pays for {privacy.uploads()} uploads", None)
-    manifest = manifests.read(bundle)
+    manifest = read_manifest(bundle)
     terms = terms_of(bundle, manifest, algorithm, steps, settings)
     progress("dividing the data", None)
     divided = shards.divided(data, clients, division, terms.seed)

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError
-from zoexport.session import Generation, OnText, Sampling, Session
+from zoexport.session import Generation, OnText, Sampling, Session, read_manifest
 from zoexport.session.abi import Closing
 from zoexport.session.data import prompts_of
 
@@ -69,7 +68,7 @@ class Generator(Closing):
         Raises:
             ZoExportError: something cannot be used.
         """
-        manifest = manifests.read(bundle)
+        manifest = read_manifest(bundle)
         generator = cls(Session.open(bundle, engine_name=engine), bundle, manifest)
         try:
             if state is not None:

@@ -15,12 +15,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
-from zoexport.core import manifest as manifests
 from zoexport.core.config import as_dict, parse
 from zoexport.core.errors import ConfigError, StateError
 from zoexport.core.types import Progress
 from zoexport.run.logging import Reports, reports
-from zoexport.session import Session, StepEvaluation, Validation, describe_state, memory_usage
+from zoexport.session import (
+    Session,
+    StepEvaluation,
+    Validation,
+    describe_state,
+    memory_usage,
+    read_manifest,
+)
 from zoexport.session import StepProgress as Step
 from zoexport.session.data import read_examples, reading
 
@@ -84,7 +90,7 @@ def train(
     Raises:
         ZoExportError: something cannot be used, the run diverged, or it was stopped.
     """
-    manifest = manifests.read(bundle)
+    manifest = read_manifest(bundle)
     chosen = runtime_settings(manifest, settings)
     reads = reading({**settings_of_run(state, manifest), **chosen})
     watched = reports(report_to, state)
@@ -190,7 +196,7 @@ def evaluate(
     Raises:
         ZoExportError: something cannot be used.
     """
-    manifest = manifests.read(bundle)
+    manifest = read_manifest(bundle)
     for key in settings:
         if key not in _OF_EVALUATIONS:
             raise ConfigError(

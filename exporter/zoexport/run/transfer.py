@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zoexport.adapters import FORMATS, adapter_format, format_of
-from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError, nearest
 from zoexport.core.files import atomic_folder, refuse_existing
 from zoexport.methods import config_of
-from zoexport.session import Session, no_programs
+from zoexport.session import Session, no_programs, read_manifest
 from zoexport.trained import DTYPES, MERGED, Bundle, Output, Slots, Trained, kind_of, kinds
 from zoexport.trained.model_files import save_model
 
@@ -54,7 +53,7 @@ def export_adapter(
     Raises:
         ZoExportError: something cannot be used; nothing is written.
     """
-    manifest = manifests.read(bundle)
+    manifest = read_manifest(bundle)
     trained = kind_of(config_of(manifest))
     kind = _format(manifest, trained, kind)
     _check_options(kind, outtype, dtype, model)
@@ -98,7 +97,7 @@ def import_adapter(
     Raises:
         ZoExportError: the adapter does not fit, or ``state`` exists; nothing is written.
     """
-    manifest = manifests.read(bundle)
+    manifest = read_manifest(bundle)
     kind, _ = _readable(manifest, adapter, kind)
     with (
         atomic_folder(state, replace=force) as folder,

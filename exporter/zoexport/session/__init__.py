@@ -9,6 +9,7 @@ from zoexport.session.library import (
     describe_state,
     memory_usage,
     normals,
+    read_manifest,
     signs,
     vulkan_devices,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "memory_usage",
     "no_programs",
     "normals",
+    "read_manifest",
     "signs",
     "vulkan_devices",
 ]

@@ -331,10 +331,15 @@ def call(function: str, *arguments: Any) -> None:
 
 def result(function: str, *arguments: Any) -> Any:
     """Call a verb whose last argument gives JSON, and return the parsed result."""
+    return json.loads(result_text(function, *arguments))
+
+
+def result_text(function: str, *arguments: Any) -> bytes:
+    """Call a verb whose last argument gives JSON, and return the JSON as it is."""
     text = c_void_p()
     call(function, *arguments, ctypes.byref(text))
     try:
-        return json.loads(ctypes.string_at(text.value or 0))
+        return ctypes.string_at(text.value or 0)
     finally:
         library().zo_free(text)
 

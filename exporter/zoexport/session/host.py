@@ -18,11 +18,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from zoexport.core import manifest, outside
+from zoexport.core import qnn
 from zoexport.core import trust as trusts
 from zoexport.core.errors import BundleError, ConfigError, ZoExportError
+from zoexport.core.files import open_within
+from zoexport.core.manifest import FILE
 from zoexport.session import abi
 from zoexport.session.data import Dataset
+from zoexport.session.library import read_manifest
 from zoexport.session.types import (
     Engine,
     EngineCallback,
@@ -52,17 +55,15 @@ def bring_backends(bundle: Path) -> None:
         ZoExportError: it is missing.
     """
     try:
-        content = manifest.content(bundle)
-        if _QNN.encode() not in content:
-            return  # without parsing the rest
-        backends = outside.parse(content).get("backends", ())
-    except (BundleError, ValueError, AttributeError):
+        with open_within(bundle, FILE) as file:
+            if _QNN.encode() not in file.read():
+                return  # most bundles, whose manifest the session alone reads
+        # Loads the session's library first: QNN brings a C++ library of its own.
+        backends = read_manifest(bundle).get("backends", ())
+    except (OSError, BundleError):
         return  # opening reports what is wrong with the bundle
     if _QNN in backends:
-        from zoexport.targets.executorch.qnn import library as qnn_library
-
-        abi.library()  # first: QNN brings a C++ library of its own
-        qnn_library.load()
+        qnn.load()
 
 
 class Session(abi.Handle):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import array
+import json
 from pathlib import Path
 from typing import Any
 
+from zoexport.core.manifest import check_files
 from zoexport.session import abi
 from zoexport.session.types import Memory
 
@@ -22,6 +24,32 @@ def abi_version() -> int:
 def memory_usage() -> Memory:
     """Return the memory of this process now, and its highest resident size so far."""
     return Memory(**abi.result("zo_memory_usage"))
+
+
+def manifest_text(bundle: Path) -> bytes:
+    """Return a bundle's ``manifest.json``, which the library has checked.
+
+    Raises:
+        BundleError: there is no bundle, none of the required keys signed it (:mod:`zoexport.core.trust`), or its
+            manifest is damaged or of a newer schema.
+    """
+    options = {"trusted_keys": abi.key_lines(abi.keys_of(None))}
+    return abi.result_text("zo_bundle_manifest", abi.path_bytes(bundle), abi.options(options))
+
+
+def read_manifest(bundle: Path, *, verify_files: bool = False) -> dict[str, Any]:
+    """Return a bundle's manifest, and check the bundle's files against it.
+
+    Args:
+        bundle: the bundle's folder.
+        verify_files: whether to compare the hashes of the files too, and not their sizes alone.
+
+    Raises:
+        BundleError: as of :func:`manifest_text`, or a file is missing or altered.
+    """
+    manifest: dict[str, Any] = json.loads(manifest_text(bundle))
+    check_files(bundle, manifest, hashes=verify_files)
+    return manifest
 
 
 def describe_state(state: Path) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from zoexport.core import manifest
 from zoexport.core.coreml_names import feature_name, result_name
 from zoexport.core.errors import BundleError, nearest
+from zoexport.session import read_manifest
 from zoexport.testing.package import Package
 from zoexport.testing.values import BY_NAME
 
@@ -26,9 +26,8 @@ _TAKEN = {"f": ("fp32", "fp16"), "H": ("fp16",), "q": ("int32",), "B": ("uint8",
 class PackageEngine:
     """Runs a bundle's programs: ``Session.open(bundle, engine=PackageEngine(bundle))``.
 
-    The file of a program is a .mlpackage folder of the bundle or a file in one (a session takes a file that the
-    manifest lists), its method a function there, and its values are the function's by
-    ``zoexport.core.coreml_names``. A package is opened when a program of it first runs.
+    The file of a program is in a .mlpackage folder of the bundle, its method a function there, and its values are the
+    function's by ``zoexport.core.coreml_names``. A package is opened when a program of it first runs.
 
     Raises:
         BundleError: no bundle; when it runs, no such program, a damaged package, values that its function does not
@@ -37,7 +36,7 @@ class PackageEngine:
 
     def __init__(self, bundle: Path) -> None:
         self._bundle = bundle
-        content = manifest.read(bundle)
+        content = read_manifest(bundle)
         entries = [*content["programs"], *content.get("generate", {}).get("programs", [])]
         self._programs = {entry["name"]: entry for entry in entries}
         self._packages: dict[PurePosixPath, Package] = {}

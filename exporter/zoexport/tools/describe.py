@@ -7,9 +7,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from zoexport.core import manifest
 from zoexport.core.errors import StateError
 from zoexport.core.recipes import comment, known, read_recipe
+from zoexport.session import read_manifest
 
 
 def describe_bundle(bundle: Path) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def describe_bundle(bundle: Path) -> dict[str, Any]:
     Raises:
         BundleError: the bundle is missing, altered, or of a newer version.
     """
-    found = manifest.read(bundle, verify_files=True)
+    found = read_manifest(bundle, verify_files=True)
     trainable = [slot for slot in found["state"] if slot["role"] == "trainable"]
     copied = (
         "bundle_id",
@@ -66,7 +66,7 @@ def describe_state(state: Path, bundle: Path | None = None) -> dict[str, Any]:
     from zoexport.session import describe_state as describe
 
     found = describe(state)
-    if bundle is not None and found["bundle_id"] != (wanted := manifest.read(bundle)["bundle_id"]):
+    if bundle is not None and found["bundle_id"] != (wanted := read_manifest(bundle)["bundle_id"]):
         raise StateError(
             str(state),
             found=f"the state of bundle {found['bundle_id'][:16]}...",

@@ -167,14 +167,14 @@ def _ask(module: str, function: str) -> Any:
 
 def _qnn() -> Check:
     """Find Qualcomm's libraries and ask them for their version."""
-    from zoexport.targets.executorch.qnn import library as qnn_library
+    from zoexport.core import qnn
 
     name = "Qualcomm QNN"
-    library = qnn_library.find()
+    library = qnn.find()
     if isinstance(library, Problem):
         return Check(name, "optional", library.reason, library.fix)
     how = "through zoexport's proxy" if library.proxy else "as they are"
-    build = _ask(qnn_library.__name__, "build_id")
+    build = _ask(qnn.__name__, "build_id")
     if isinstance(build, Problem):
         return Check(name, "optional", build.reason, build.fix)
     return Check(name, "ok", f"{build}, libraries of {library.source}, used {how}")

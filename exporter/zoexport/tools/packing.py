@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import zipfile
 from collections.abc import Iterable
@@ -11,6 +12,8 @@ from typing import Any
 from zoexport.core import manifest as manifests
 from zoexport.core.files import atomic_file, refuse_existing
 from zoexport.core.types import Progress
+from zoexport.session import abi, read_manifest
+from zoexport.session.library import manifest_text
 
 SUFFIX = ".zobundle"
 _FIRST_DAY = (1980, 1, 1, 0, 0, 0)
@@ -32,8 +35,9 @@ def pack(bundle: Path, output: Path, *, force: bool, progress: Progress) -> dict
         BundleError: the bundle is damaged, or signed by none of the required keys.
         ConfigError: ``output`` exists or cannot be written.
     """
-    content = manifests.content(bundle)
-    manifest = manifests.parsed(bundle, content)
+    content = manifest_text(bundle)
+    manifest = json.loads(content)
+    manifests.check_files(bundle, manifest, hashes=False)
     refuse_existing(output, replace=force)
     files = sorted(manifest["files"])
     with atomic_file(output) as temporary, zipfile.ZipFile(temporary, "w") as archive:
@@ -86,7 +90,6 @@ def unpack(
         ConfigError: ``output`` exists. StateError: there is too little room, or it cannot be written.
         Cancelled: Ctrl-C was pressed; nothing is left.
     """
-    from zoexport.session import abi
 
     def told(done: int, total: int) -> None:
         progress("unpacking", done / max(total, 1))
@@ -97,7 +100,7 @@ def unpack(
             *("zo_bundle_unpack", abi.path_bytes(file), abi.path_bytes(output)),
             *(abi.options(options), callback(abi.ON_PART, told), None),
         )
-    manifest = manifests.read(output)
+    manifest = read_manifest(output)
     return {
         "file": str(file),
         "bundle": str(output),

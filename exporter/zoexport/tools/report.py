@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError, StateError, ZoExportError
 from zoexport.core.files import atomic_file, open_within, refuse_existing
 from zoexport.core.types import Progress
 from zoexport.run.logging import default_file, read, same_loss, same_run
+from zoexport.session import read_manifest
 from zoexport.tools.describe import describe_state
 
 MOST_POINTS = 400
@@ -136,7 +136,7 @@ def write_report(
             fix="Pass --bundle, or leave it out.",
         )
     progress("reading", None)
-    manifest = None if bundle is None else manifests.read(bundle)
+    manifest = None if bundle is None else read_manifest(bundle)
     runs = [read_run(state, bundle) for state in states]
     letters = [chr(ord("A") + number) for number in range(len(runs))]
     sections = [_overview(runs, letters), _losses(runs, letters), _held_out(runs, letters)]

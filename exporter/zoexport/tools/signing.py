@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from zoexport.core import manifest as manifests
 from zoexport.core import minisign, trust
 from zoexport.core.files import atomic_file
+from zoexport.session.library import manifest_text
 
 
 def make_key(path: Path, *, password: str | None, force: bool = False) -> dict[str, Any]:
@@ -48,8 +50,9 @@ def sign_bundle(bundle: Path, *, key: Path, password: Callable[[], str]) -> dict
         ZoExportError: the bundle is damaged, the key cannot be used, or the signature not be written.
     """
     with trust.required(()):  # whoever signed it before
-        content = manifests.content(bundle)
-    found = manifests.parsed(bundle, content, verify_files=True)
+        content = manifest_text(bundle)
+    found = json.loads(content)
+    manifests.check_files(bundle, found, hashes=True)
     secret = minisign.read_key(key, password)
     signature = minisign.sign(secret, content, manifests.FILE)
     with atomic_file(bundle / manifests.SIGNATURE) as temporary:

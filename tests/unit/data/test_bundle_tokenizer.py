@@ -12,10 +12,9 @@ import pytest
 from tests.support import bundles, tokenizers
 from tests.support.tiny_models import VOCAB_SIZE, tiny_tokenizer
 from tests.support.transformers_examples import tokenize_file
-from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, DataError, StateError
 from zoexport.data.examples import write_examples
-from zoexport.session import Dataset
+from zoexport.session import Dataset, read_manifest
 from zoexport.session.data import read_examples, write_tokens
 
 CHAT = [{"role": "user", "content": "How was it?"}, {"role": "assistant", "content": "Fine."}]
@@ -109,6 +108,6 @@ def test_a_link_is_refused(bundle: Path, tmp_path: Path) -> None:
 
 def test_a_bundle_without_a_tokenizer_says_so(tmp_path: Path) -> None:
     made = bundles.write_bundle(tmp_path / "bundle")
-    assert not manifests.read(made).get("tokenizer")
+    assert not read_manifest(made).get("tokenizer")
     with pytest.raises(BundleError, match=r"tokenizer\.json: found no such file"):
         write_tokens(made, write(tmp_path, LINES[0]), tmp_path / "tokens.jsonl")

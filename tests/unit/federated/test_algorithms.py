@@ -12,7 +12,6 @@ import pytest
 
 from tests.support.compiled import Compiler
 from tests.support.federations import Network, clients_of, examples, federation, terms_of
-from zoexport.core import manifest as manifests
 from zoexport.core.errors import ConfigError, StateError
 from zoexport.federated import flower, models
 from zoexport.federated.aggregate import mean
@@ -22,7 +21,7 @@ from zoexport.federated.local import LocalTransport
 from zoexport.federated.protocol import Reply, Request, Trajectory
 from zoexport.federated.settings import terms_of as checked_terms
 from zoexport.federated.terms import ALGORITHMS
-from zoexport.session import Dataset, Session, no_programs
+from zoexport.session import Dataset, Session, no_programs, read_manifest
 
 
 def trained(bundle: Path, model: models.Model, seed: int, client: int, **run: Any) -> models.Model:
@@ -198,13 +197,13 @@ def test_a_round_costs_what_it_asks_and_not_what_is_registered(
 
 
 def test_settings_become_terms(mezo: Path, mebp: Path, compiler: Compiler) -> None:
-    manifest = manifests.read(mezo)
+    manifest = read_manifest(mezo)
     terms = checked_terms(mezo, manifest, "fedzo", 4, {"lr": "0.25", "seed": "9"})
     assert (terms.lr, terms.seed, terms.difference, terms.scalars) == (0.25, 9, "forward", 2)
     central = checked_terms(mezo, manifest, "decomfl", 4, {"difference": "central"})
     assert central.difference == "central"
     assert checked_terms(mezo, manifest, None, 4, {}).difference == "central"
-    assert checked_terms(mebp, manifests.read(mebp), None, 4, {}).algorithm == "fedavg"
+    assert checked_terms(mebp, read_manifest(mebp), None, 4, {}).algorithm == "fedavg"
     with pytest.raises(ConfigError, match="constant: a round's steps have one rate"):
         checked_terms(mezo, manifest, None, 4, {"lr_schedule": "linear"})
     with pytest.raises(ConfigError, match="one rate"):
@@ -219,9 +218,9 @@ def test_settings_become_terms(mezo: Path, mebp: Path, compiler: Compiler) -> No
             checked_terms(mezo, manifest, None, 4, {key: "mean" if key == "choices" else "0.5"})
     prge = compiler.bundle("llama", "prge", queries=2)
     with pytest.raises(ConfigError, match="no forward differences"):
-        checked_terms(prge, manifests.read(prge), "decomfl", 4, {})
+        checked_terms(prge, read_manifest(prge), "decomfl", 4, {})
     with pytest.raises(ConfigError, match="a bundle of a first-order method"):
-        checked_terms(mebp, manifests.read(mebp), "replay", 4, {})
+        checked_terms(mebp, read_manifest(mebp), "replay", 4, {})
 
 
 @pytest.mark.parametrize(

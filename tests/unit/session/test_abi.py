@@ -15,7 +15,7 @@ from tests.support.sessions import open_session
 from tests.support.signed import make_keys
 from zoexport.core import manifest
 from zoexport.core.errors import BundleError, Cancelled, ConfigError
-from zoexport.session import Dataset, Session, StepProgress, Tensor, abi
+from zoexport.session import Dataset, Session, StepProgress, Tensor, abi, read_manifest
 
 
 def manifest_of(bundle: Path, options: dict[str, object] | None = None) -> Any:
@@ -24,13 +24,13 @@ def manifest_of(bundle: Path, options: dict[str, object] | None = None) -> Any:
 
 
 def test_the_manifest_of_a_bundle(bundle: Path, tmp_path: Path) -> None:
-    assert manifest_of(bundle) == manifest_of(bundle, {}) == manifest.read(bundle)
+    assert manifest_of(bundle) == manifest_of(bundle, {}) == read_manifest(bundle)
     keys = make_keys(tmp_path / "keys")
     with pytest.raises(BundleError, match="no signature"):
         manifest_of(bundle, {"trusted_keys": [keys.pub.read_text()]})
     with pytest.raises(BundleError, match="no such folder"):
         manifest_of(tmp_path / "none")
-    (bundle / manifest.FILE).write_text(json.dumps({**manifest.read(bundle), "target": "other"}))
+    (bundle / manifest.FILE).write_text(json.dumps({**read_manifest(bundle), "target": "other"}))
     with pytest.raises(BundleError, match="and other content"):
         manifest_of(bundle)
 

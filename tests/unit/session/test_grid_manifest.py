@@ -11,10 +11,16 @@ from tests.support import grid_bundles, stacked_bundles
 from tests.support.grid_bundles import BIAS, GridModel
 from tests.support.grid_integers import TABLE
 from tests.support.stacked_bundles import StackedModel
-from tests.unit.session.test_split_manifest import Change, Manifest, program, rewrite, value
-from zoexport.core import manifest as manifests
+from tests.unit.session.test_split_manifest import (
+    Change,
+    Manifest,
+    check_schema,
+    program,
+    rewrite,
+    value,
+)
 from zoexport.core.errors import BundleError
-from zoexport.session import Session
+from zoexport.session import Session, read_manifest
 
 LAYER = "int4.forward@8"
 
@@ -135,7 +141,7 @@ def test_a_grid_is_not_for_floats(tmp_path: Path) -> None:
 )
 def test_the_schema_knows_grids(tmp_path: Path, change: Change, message: str) -> None:
     bundle = grid_bundles.write_bundle(tmp_path / "bundle")
-    assert manifests.read(bundle)["grid"]["estimator"] == "q-rge2"
+    assert read_manifest(bundle)["grid"]["estimator"] == "q-rge2"
     rewrite(bundle, change)
     with pytest.raises(BundleError, match=message):
-        manifests.read(bundle)
+        check_schema(bundle)

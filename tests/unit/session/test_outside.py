@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import struct
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,10 @@ import pytest
 from tests.support import bundles, split_bundles
 from tests.support.sessions import open_session
 from tests.support.strangers import attach_state, in_child, load_line, open_bundle, rewrite
-from zoexport.core import manifest as manifests
 from zoexport.core import outside
 from zoexport.core.errors import BundleError, ConfigError, DataError, StateError
 from zoexport.core.files import sha256
-from zoexport.session import Dataset
+from zoexport.session import Dataset, read_manifest
 
 DEEP = b"[" * 200_000 + b"]" * 200_000
 #: What stands behind a key, and whether that is accepted.
@@ -111,7 +112,7 @@ def test_both_accept_the_same_json(name: str, tmp_path: Path) -> None:
         (b"3", True),
     ],
 )
-def test_both_read_the_whole_document(
+def test_whole_documents_are_read(
     content: bytes, accepted: bool, tmp_path: Path, bundle: Path
 ) -> None:
     assert accepted_text(content) == accepted
@@ -146,8 +147,6 @@ def test_deep_manifests(bundle: Path) -> None:
         deep = text[:found] + key.split(b":")[0] + b": " + DEEP + text[end:]
         (bundle / "manifest.json").write_bytes(deep)
         assert DEPTH in in_child(open_bundle, bundle)
-        with pytest.raises(BundleError, match="more than 64 lists and objects inside one another"):
-            manifests.read(bundle)
         path.write_bytes(text)
 
 
@@ -169,27 +168,29 @@ def test_deep_safetensors(value: bytes, tmp_path: Path) -> None:
     assert DEPTH in in_child(open_bundle, path)
 
 
-def both_refuse(bundle: Path) -> tuple[str, str]:
-    """What the session and Python find in a manifest that both refuse."""
-    with pytest.raises(BundleError) as of_session:
-        open_session(bundle)
-    with pytest.raises(BundleError) as of_python:
-        manifests.read(bundle)
-    return of_session.value.found, of_python.value.found
+def refused(bundle: Path) -> str:
+    """Return what is found in a manifest that is refused, by a message that names the file."""
+    with pytest.raises(BundleError) as error:
+        read_manifest(bundle)
+    assert error.value.where.startswith(str(bundle / "manifest.json"))
+    return error.value.found
 
 
 @pytest.mark.parametrize("number", ["1e-2", "0.010", "1E-2", "1.0e-02", "0.01"])
 def test_ids_are_of_numbers_as_written(number: str, bundle: Path) -> None:
-    """The id of a manifest with a number that Python would write otherwise is the same on both sides."""
+    """Check that the library takes a number that Python would write otherwise, and an id of it as it is written."""
     path = bundle / "manifest.json"
     text = path.read_text("utf-8")
     assert '"eps": 0.01' in text
     text = text.replace('"eps": 0.01', f'"eps": {number}')
-    content = outside.parse(text, keep_written=True)
-    text = text.replace(content["bundle_id"], manifests.bundle_id(content))
+    content = json.loads(text)
+    known = content.pop("bundle_id")
+    written = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    written = written.replace('"eps":0.01', f'"eps":{number}')
+    text = text.replace(known, hashlib.sha256(written.encode()).hexdigest())
     path.write_text(text, "utf-8")
     open_session(bundle).close()
-    assert manifests.read(bundle)["settings"]["eps"] == 0.01
+    assert read_manifest(bundle)["settings"]["eps"] == 0.01
 
 
 @pytest.mark.parametrize(
@@ -220,7 +221,7 @@ def test_names_stay_inside(name: str, place: str, bundle: Path, tmp_path: Path) 
         return content
 
     rewrite(bundle, change)
-    both_refuse(bundle)
+    refused(bundle)
 
 
 @pytest.mark.parametrize("place", ["weights", "program"])
@@ -235,22 +236,18 @@ def test_names_that_are_not_listed(place: str, bundle: Path) -> None:
         return content
 
     rewrite(bundle, change)
-    both_refuse(bundle)
+    refused(bundle)
 
 
 def test_whole_numbers_are_written_whole(bundle: Path) -> None:
     rewrite(bundle, lambda content: {**content, "rows": 2.0})
-    both_refuse(bundle)
+    refused(bundle)
 
 
 def test_sizes_beyond_any_machine(tmp_path: Path) -> None:
     """Rows of 2^20 by 2^20 tokens, and activations whose size in bytes is beyond 64 bits."""
     path = bundles.write_bundle(tmp_path / "rows", rows=1 << 20, seq_len=1 << 20)
-    of_session, of_python = both_refuse(path)
-    assert of_session == "[1048576,1048576]"
-    assert of_python == (
-        "tokens of program train, which takes 8796093022208 bytes, more than 1099511627776"
-    )
+    assert refused(path) == "[1048576,1048576]"
     path = split_bundles.write_bundle(tmp_path / "split")
 
     def huge(content: dict[str, Any]) -> dict[str, Any]:
@@ -261,8 +258,7 @@ def test_sizes_beyond_any_machine(tmp_path: Path) -> None:
         return content
 
     rewrite(path, huge)
-    of_session, of_python = both_refuse(path)
-    assert of_session == "[1048576,1048576,16777216]" and f"{1 << 66} bytes" in of_python
+    assert refused(path) == "[1048576,1048576,16777216]"
 
 
 def test_rows_beyond_this_machine(tmp_path: Path) -> None:

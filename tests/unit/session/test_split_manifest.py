@@ -31,6 +31,12 @@ def rewrite(bundle: Path, change: Change) -> None:
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
+def check_schema(bundle: Path) -> None:
+    """Check a manifest against the schema, as the compiler does before it writes one."""
+    path = bundle / manifests.FILE
+    manifests.check_schema(json.loads(path.read_text("utf-8")), path)
+
+
 def program(manifest: Manifest, name: str) -> dict[str, Any]:
     return next(p for p in manifest["programs"] if p["name"] == name)
 

@@ -13,14 +13,14 @@ from tests.support.stacked_bundles import SHIFT, VALUES, StackedModel
 from tests.unit.session.test_split_manifest import (
     Change,
     Manifest,
+    check_schema,
     program,
     rewrite,
     value,
     without,
 )
-from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError
-from zoexport.session import Session
+from zoexport.session import Session, read_manifest
 
 LAYER = "layer.forward@8"
 
@@ -197,27 +197,27 @@ def test_what_the_session_perturbs_is_float32(tmp_path: Path) -> None:
 
 def test_the_schema_knows_a_slots_dtypes(tmp_path: Path) -> None:
     path = stacked_bundles.write_bundle(tmp_path / "bundle", update_program=True)
-    assert [slot["dtype"] for slot in manifests.read(path)["state"]] == [
+    assert [slot["dtype"] for slot in read_manifest(path)["state"]] == [
         "float16",
         "float32",
         "float16",
     ]
     rewrite(path, lambda m: m["state"][0].update(dtype="bfloat16"))
     with pytest.raises(BundleError, match="at state/0/dtype: 'bfloat16' is not one of"):
-        manifests.read(path)
+        check_schema(path)
 
 
 def test_the_schema_leaves_update_without_a_family(tmp_path: Path) -> None:
     path = stacked_bundles.write_bundle(tmp_path / "bundle", update_program=True)
     rewrite(path, lambda m: program(m, "update").update(family="update"))
     with pytest.raises(BundleError, match="programs/"):
-        manifests.read(path)
+        check_schema(path)
 
 
 def test_the_schema_wants_a_plan_or_queries_without_an_optimizer(tmp_path: Path) -> None:
     path = stacked_bundles.write_bundle(tmp_path / "bundle")
     rewrite(path, lambda m: m["settings"].pop("queries"))
-    assert manifests.read(path)["step"]["copies"] == "call"
+    assert read_manifest(path)["step"]["copies"] == "call"
     rewrite(path, lambda m: m.pop("step"))
     with pytest.raises(BundleError, match="'queries' is a required property"):
-        manifests.read(path)
+        check_schema(path)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from zoexport.compiler.build import plan
 from zoexport.compiler.digest import compiler_digest
-from zoexport.core import manifest as manifests
 from zoexport.core.children import child, last_line, python
 from zoexport.core.config import as_dict
 from zoexport.core.errors import BundleError, ConfigError, ZoExportError
@@ -21,6 +20,7 @@ from zoexport.core.fetch import cache_dir
 from zoexport.core.files import atomic_file
 from zoexport.core.memory import anonymous_peak
 from zoexport.core.types import Progress
+from zoexport.session import read_manifest
 from zoexport.tools.bench.matrix import Variant
 
 _OF_THE_GRID = {
@@ -122,7 +122,7 @@ def bundle_of(
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     bundle = folder / f"{planned.method.name}-{variant.weights}-{digest[:16]}"
     try:
-        manifests.read(bundle)
+        read_manifest(bundle)
         return bundle
     except BundleError:  # not there, or damaged
         pass

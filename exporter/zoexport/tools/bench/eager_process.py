@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from zoexport.core import manifest as manifests
 from zoexport.core.children import child, last_line, python
 from zoexport.core.errors import ModelError, ZoExportError, rebuilt
 from zoexport.core.memory import anonymous_peak, give_back, status
+from zoexport.session import read_manifest
 from zoexport.tools.bench.runner import LEARNING_RATE, Sample, with_peak
 
 Baseline = Callable[[Path, Path, int, int], Sample]
@@ -114,7 +114,7 @@ class _Side:
         from zoexport.compiler.build import INITIAL_STATE
 
         bundle = Path(request["bundle"])
-        manifest = manifests.read(bundle)
+        manifest = read_manifest(bundle)
         self._check(manifest)
         lines = Path(request["examples"]).read_text(encoding="utf-8").splitlines()
         rows = [json.loads(line)["candidates"][0] for line in lines]

@@ -15,11 +15,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from zoexport.core import manifest as manifests
 from zoexport.core import tolerances
 from zoexport.core.types import Progress
 from zoexport.methods import config_of
-from zoexport.session import Dataset, Session
+from zoexport.session import Dataset, Session, read_manifest
 from zoexport.tools.device.adb import Phone, choose_phone
 from zoexport.tools.device.runs import Place, push, run_there
 
@@ -48,7 +47,7 @@ def device_parity(
     from zoexport.compiler.parity_batches import make_batch
     from zoexport.data.examples import write_examples
 
-    manifest = manifests.read(bundle)
+    manifest = read_manifest(bundle)
     settings = dict(manifest["settings"])
     least = 0
     config = config_of(manifest)

@@ -32,6 +32,7 @@ from zoexport.core.errors import (
 )
 from zoexport.core.files import atomic_folder
 from zoexport.core.types import Progress
+from zoexport.session import read_manifest
 from zoexport.tools.device.adb import Phone, choose_phone
 from zoexport.tools.device.runner import PROGRAM, RUNNER, check_runner
 from zoexport.tools.packing import SUFFIX, pack
@@ -89,7 +90,7 @@ def push(
     Raises:
         ZoExportError: the bundle, the runner or the phone cannot be used.
     """
-    manifest = manifests.read(bundle, verify_files=True)
+    manifest = read_manifest(bundle, verify_files=True)
     phone = choose_phone(serial)
     if app:
         return _pushed(phone, _push_to_app(bundle, phone, progress), copied=True, runner=None)
@@ -230,7 +231,7 @@ def train(
     from zoexport.run.train import runtime_settings
     from zoexport.session.data import reading, write_tokens
 
-    manifest = manifests.read(bundle)
+    manifest = read_manifest(bundle)
     place = Place(manifest, run)
     chosen = runtime_settings(manifest, settings)
     phone = choose_phone(serial)
@@ -345,7 +346,7 @@ def generate(
     Raises:
         ZoExportError: something cannot be used.
     """
-    manifest = manifests.read(bundle)
+    manifest = read_manifest(bundle)
     place = Place(manifest, run or "any")
     pushed = push(bundle, serial=serial, runner=runner, app=False, progress=progress)
     phone = choose_phone(pushed["serial"])
@@ -413,7 +414,7 @@ def pull(
     """
     from zoexport.session import Session
 
-    manifest = manifests.read(bundle)
+    manifest = read_manifest(bundle)
     place = Place(manifest, run)
     phone = choose_phone(serial)
     if not phone.exists(place.state / "state.json"):

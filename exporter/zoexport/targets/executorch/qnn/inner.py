@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.fx import Interpreter, Node
 
+from zoexport.core import qnn
 from zoexport.core.native import library_path
 from zoexport.core.types import InnerValue, Program, TrainingGraph, Value
 from zoexport.ir.capture import quiet
@@ -28,7 +29,6 @@ from zoexport.ir.graphs import (
 from zoexport.ir.samples import sample_inputs
 from zoexport.targets.executorch.exported import export_program
 from zoexport.targets.executorch.program_file import refused
-from zoexport.targets.executorch.qnn import library
 from zoexport.targets.executorch.qnn.form import for_htp
 from zoexport.targets.executorch.qnn.lower import to_edge, without_log
 
@@ -121,7 +121,7 @@ def _run(
 ) -> dict[str, Tensor]:
     """A program's outputs in QNN's emulation."""
     try:
-        with library.lowering(), quiet(), without_log():
+        with qnn.lowering(), quiet(), without_log():
             exported = {program.name: export_program(program, graph.weights)}
             edge, _ = to_edge(exported, soc, fp16=True)
             buffer = edge.to_executorch().buffer

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from zoexport.core import qnn
 from zoexport.core.config import as_dict
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Lowered, Progress, TrainingGraph
@@ -25,7 +26,6 @@ from zoexport.targets.executorch.exported import (
 )
 from zoexport.targets.executorch.needed_passes import needed_decompositions_only
 from zoexport.targets.executorch.program_file import FILE, refused, write_programs
-from zoexport.targets.executorch.qnn import library
 from zoexport.targets.executorch.qnn.form import for_htp
 from zoexport.targets.executorch.qnn.quantize import quantize, soften_masks
 
@@ -52,7 +52,7 @@ def lower_qnn(
     exported = {}
     programs = {name: for_htp(graph, name) for name in graph.programs}
     try:
-        with library.lowering(), quiet(), without_log():
+        with qnn.lowering(), quiet(), without_log():
             for name, program in programs.items():
                 progress(f"exporting {name}", None)
                 if quantized:

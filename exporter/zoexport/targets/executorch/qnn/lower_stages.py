@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
+from zoexport.core import qnn
 from zoexport.core.types import Lowered, Program, Progress, TrainingGraph
 from zoexport.ir.capture import quiet
 from zoexport.ir.frozen import stage_values
@@ -29,7 +30,6 @@ from zoexport.targets.executorch.exported import (
 )
 from zoexport.targets.executorch.lower_stages import lower_stages
 from zoexport.targets.executorch.program_file import refused, write_programs
-from zoexport.targets.executorch.qnn import library
 from zoexport.targets.executorch.qnn.lower import OURS, to_edge, without_log
 from zoexport.targets.executorch.qnn.stages import stage_programs
 
@@ -66,7 +66,7 @@ def lower_qnn_stages(graph: TrainingGraph, soc: str, folder: Path, progress: Pro
 def _lower(program: Program, weights: dict[str, Tensor], soc: str, folder: Path) -> Lowered:
     exported = {_METHOD: export_program(program, weights)}
     try:
-        with library.lowering(), quiet(), without_log():
+        with qnn.lowering(), quiet(), without_log():
             edge, reasons = to_edge(exported, soc, fp16=True)
             lowered: Any = edge.exported_program(_METHOD)
             delegates, fallback = delegates_of(lowered), fallback_of(lowered)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
+from zoexport.core import qnn
 from zoexport.core.config import as_dict, with_values
 from zoexport.core.errors import ConfigError, nearest
 from zoexport.core.features import Feature
@@ -21,7 +22,6 @@ from zoexport.core.types import (
     TrainingGraph,
 )
 from zoexport.targets import targets
-from zoexport.targets.executorch.qnn import library
 from zoexport.targets.settings import few_labels, filled
 
 _SOC = "SM8650"
@@ -34,14 +34,14 @@ class QnnTarget:
     name: str = "android-npu"
     summary: str = "Android phones' Hexagon NPU: ExecuTorch with Qualcomm's QNN"
     engine: str = "executorch"
-    notice: str = library.LICENCE
+    notice: str = qnn.LICENCE
     has: ClassVar[frozenset[Feature]] = frozenset({Feature.WHOLE, Feature.STAGES})
     takes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     lowering_memory: ClassVar[LoweringMemory | None] = None
 
     def check_available(self) -> list[Problem]:
         """Whether QNN's libraries are there."""
-        found = library.find()
+        found = qnn.find()
         return [found] if isinstance(found, Problem) else []
 
     def defaults(self, config: TrainingSettings) -> TrainingSettings:

@@ -12,10 +12,10 @@ import pytest
 
 from tests.support.qnn import needs_qnn
 from zoexport.compiler.build import plan
+from zoexport.core import qnn
 from zoexport.core.errors import ConfigError
+from zoexport.core.qnn import QnnLibrary
 from zoexport.core.types import Problem
-from zoexport.targets.executorch.qnn import library as qnn_library
-from zoexport.targets.executorch.qnn.library import QnnLibrary
 from zoexport.tools.doctor import examine
 
 STAND_IN = """
@@ -59,7 +59,7 @@ def ask(probe: str, **environment: str) -> str:
 def test_an_official_sdk_is_used_as_it_is(tmp_path: Path) -> None:
     root = sdk(tmp_path)
     probe = (
-        "from zoexport.targets.executorch.qnn import library as q, lower\n"
+        "from zoexport.core import qnn as q\nfrom zoexport.targets.executorch.qnn import lower\n"
         "import os\n"
         "with q.lowering() as found: root = os.environ['QNN_SDK_ROOT']\n"
         "mapped = {line.split()[-1] for line in open('/proc/self/maps') if 'Qnn' in line}\n"
@@ -76,7 +76,7 @@ def test_an_official_sdk_is_used_as_it_is(tmp_path: Path) -> None:
 def test_a_module_that_is_loaded_afterwards_can_throw() -> None:
     """ExecuTorch loads the library for all of the process; matplotlib's font module throws as it is imported."""
     probe = (
-        "from zoexport.targets.executorch.qnn import library as q\n"
+        "from zoexport.core import qnn as q\n"
         "import ctypes; library = str(q.load().folder / 'libQnnHtp.so')\n"
         "ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)\n"
         "import matplotlib.backends.backend_agg; print('thrown and caught')"
@@ -87,7 +87,7 @@ def test_a_module_that_is_loaded_afterwards_can_throw() -> None:
 @needs_qnn
 def test_the_package_is_used_through_the_proxy() -> None:
     probe = (
-        "from zoexport.targets.executorch.qnn import library as q\n"
+        "from zoexport.core import qnn as q\n"
         "print(q.build_id()); import torch\n"  # importing torch afterwards must not crash
         "print(*(line.split()[-1] for line in open('/proc/self/maps') if 'libQnnHtp.so' in line))"
     )
@@ -95,7 +95,7 @@ def test_the_package_is_used_through_the_proxy() -> None:
     answer = subprocess.run(
         [sys.executable, "-c", probe], env=environment, capture_output=True, text=True, check=True
     )
-    library = qnn_library.find()
+    library = qnn.find()
     assert isinstance(library, QnnLibrary) and library.root is None
     *_, build, mapped = answer.stdout.strip().splitlines()
     assert build.startswith("v2.")
@@ -104,7 +104,7 @@ def test_the_package_is_used_through_the_proxy() -> None:
 
 def test_without_libraries_both_ways_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("QNN_SDK_ROOT", raising=False)
-    monkeypatch.setattr(qnn_library, "_PACKAGE", "no_such_package_of_qnn")
+    monkeypatch.setattr(qnn, "_PACKAGE", "no_such_package_of_qnn")
     with pytest.raises(ConfigError) as caught:
         plan(None, "android-npu", {})
     message = str(caught.value)
@@ -136,7 +136,7 @@ def test_an_sdk_without_libraries_is_not_passed_over(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("QNN_SDK_ROOT", str(tmp_path))
-    problem = qnn_library.find()
+    problem = qnn.find()
     assert isinstance(problem, Problem) and str(tmp_path) in problem.reason
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from zoexport.targets.executorch.qnn.library import QnnLibrary
+from zoexport.core.qnn import QnnLibrary
 
 REAL = """
 #include <cstdint>
