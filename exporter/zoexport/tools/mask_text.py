@@ -127,7 +127,8 @@ def cut_text(path: Path, loaded: LoadedModel, seq_len: int) -> list[Candidate]:
             expected="UTF-8 text",
             fix="Convert the file to UTF-8.",
         ) from error
-    tokens: list[int] = loaded.tokenizer(text)["input_ids"] if text.strip() else []
+    tokenizer: Any = loaded.tokenizer
+    tokens: list[int] = tokenizer(text)["input_ids"] if text.strip() else []
     if len(tokens) < 2:
         raise DataError(
             f"data {path}",
