@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zoexport.core.errors import ConfigError, DataError, ModelError
 from zoexport.core.files import sha256
