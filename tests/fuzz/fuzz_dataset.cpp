@@ -1,9 +1,31 @@
-// Lines of a data set, and the calls that they are laid out into.
+// Lines of a data file as examples, prompts and tokens, and the calls that tokens are laid out into.
 #include <numeric>
 
 #include "fuzz.h"
 #include "session/data/batching.h"
 #include "session/data/loss.h"
+#include "session/examples/records.h"
+
+namespace {
+
+zoexport::Status check_records(const std::string& line, size_t number) {
+  using namespace zoexport;
+  const std::string where = "line " + std::to_string(number);
+  const auto prompt = parse_prompt(line, where);
+  MUST(!prompt.ok() || prompt->messages.empty() || prompt->text.empty());
+  const auto record = parse_record(line, where);
+  if (!record.ok()) {
+    MUST(record.failure().where.rfind(where, 0) == 0 && !record.failure().fix.empty());
+  } else if (const auto* completion = std::get_if<CompletionRecord>(&*record)) {
+    MUST(completion->target < completion->completions.size());
+    MUST(!completion->pair || completion->completions.size() == 2);
+  } else if (const auto* chat = std::get_if<ChatRecord>(&*record)) {
+    MUST(chat->messages.back().role == "assistant");
+  }
+  return {};
+}
+
+}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace zoexport;
@@ -13,7 +35,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const uint8_t kind = numbers.byte();
   static fuzz::File file("dataset");
   Dataset dataset;
-  if (!dataset.load(file.write(numbers.data(), numbers.size())).ok()) {
+  const std::string path = file.write(numbers.data(), numbers.size());
+  (void)for_lines(path, check_records);
+  if (!dataset.load(path).ok()) {
     MUST(dataset.size() == 0);
     return 0;
   }

@@ -70,6 +70,13 @@ VERBS = {
     + bytes([0, 1, 1, 1, 1, 18, 0, 3, *bytes(12), 0]),
 }
 
+RECORDS = b"""\xef\xbb\xbf{"text": "a \\u00e9"}
+
+{"prompt": "a ", "completion": "b", "choices": ["b", "c"]}
+{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}], "id": 7}
+{"prompt": "a", "chosen": "b", "rejected": "c", "answers": ["d"]}
+"""
+
 
 def write(folder: Path) -> None:
     """Write all seeds."""
@@ -116,6 +123,7 @@ def _write(work: Path, folder: Path) -> None:
         (b"\x01\x03\x00\x10", b"\x02\x05\x01\x1f", b"\x00\x00\x00\x3b")
     ):
         keep("dataset", f"lines-{number}", options + lines)
+    keep("dataset", "records", bytes(4) + RECORDS)
     for name, content in states(work / "states").items():
         keep("state", name, content)
     for name, content in operator_calls.calls().items():
