@@ -7,7 +7,6 @@ calibrated too (``models.streaming``).
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,9 +22,9 @@ from zoexport.core.errors import ModelError
 from zoexport.core.manifest import checked_file
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Progress
-from zoexport.data import corpus, tokenize_file
-from zoexport.data.examples import tokenize_records
-from zoexport.data.records import read_records
+from zoexport.data import corpus
+from zoexport.data.examples import read_examples
+from zoexport.data.text_entry import tokenizer_of
 from zoexport.models.streaming import streaming
 from zoexport.models.targets import adapter_targets
 
@@ -66,14 +65,18 @@ def formats_of(
     return calibrate(loaded, modules, rows, outliers=settings["outliers"], search=search)
 
 
-def calibration_tokens(path: Path, tokenizer: Path, seq_len: int, vocabulary: int) -> Tensor:
-    """int64 (n, seq_len): the tokens of a data file's examples, padded on the right with 0, for targets that calibrate.
+def calibration_tokens(loaded: LoadedModel, data: Path, seq_len: int) -> Tensor:
+    """int64 (n, seq_len): tokens of a data file's examples, padded on the right with 0, for targets that calibrate.
 
     Raises:
-        DataError: a line cannot be used, or there is none.
+        DataError: a line cannot be used, or there is none. ModelError: the session cannot read the tokenizer.
     """
-    examples = tokenize_file(path, tokenizer, seq_len, vocabulary).examples
-    rows = [candidate.tokens for example in examples for candidate in example.candidates]
+    with tokenizer_of(loaded, seq_len) as tokenizer:
+        rows = [
+            candidate.tokens
+            for example in read_examples(tokenizer, data)
+            for candidate in example.candidates
+        ]
     return torch.tensor([row + [0] * (seq_len - len(row)) for row in rows], dtype=torch.int64)
 
 
@@ -97,7 +100,8 @@ def calibration_rows(
         Tokens of each row.
 
     Raises:
-        DataError: the file cannot be used, or the corpus cannot be fetched.
+        DataError: the file cannot be used, or the corpus cannot be fetched. ModelError: the session cannot read the
+            tokenizer.
     """
     if loaded.tokenizer is None:
         generator = torch.Generator().manual_seed(0)
@@ -108,13 +112,11 @@ def calibration_rows(
         return tokens
     file = calibration_file(loaded, data)
     assert file is not None
-    records = list(itertools.islice(read_records(file), ROWS))
     # The corpus is text without masks, whose activations an encoder has as well.
     masked = is_masked(loaded.model) and data is not None
-    examples = tokenize_records(
-        records, loaded.tokenizer, seq_len, loaded.vocab_size, masked=masked
-    )
-    return [example.candidates[example.target].tokens for example, _ in examples]
+    with tokenizer_of(loaded, seq_len, masked=masked) as tokenizer:
+        examples = read_examples(tokenizer, file, most=ROWS)
+    return [example.candidates[example.target].tokens for example in examples]
 
 
 def calibrate(

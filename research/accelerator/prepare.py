@@ -25,7 +25,9 @@ from zoexport import models
 from zoexport.calibration import calibration_rows
 from zoexport.compiler.directions import measure
 from zoexport.core.types import Progress
-from zoexport.data import Example, corpus, samples, tokenize_file
+from zoexport.data import corpus, samples
+from zoexport.data.examples import Example, read_examples
+from zoexport.data.text_entry import tokenizer_of
 from zoexport.tools.plan import plan_training
 from zoexport.tools.sensitivity import make_mask
 
@@ -106,16 +108,12 @@ def _examples(output: Path, loaded: Any, progress: Progress) -> list[int]:
     """Write both tasks' examples; returns the tokens of the films' choices."""
     progress("tokenizing", None)
     choices: list[int] = []
-    tokenizer = loaded.tokenizer_files[0].parent
     for task, length, files in (
         ("films", 64, samples.sentences()),
         ("text", 256, corpus.rows(256)),
     ):
-        vocabulary = loaded.model.config.vocab_size
-        rows = {
-            path.stem: tokenize_file(path, tokenizer, length, vocabulary).examples
-            for path in (files.train, files.test)
-        }
+        with tokenizer_of(loaded, length) as tokenizer:
+            rows = {path.stem: read_examples(tokenizer, path) for path in (files.train, files.test)}
         for examples in rows.values():
             for example in examples:
                 for choice in _choices(example) if task == "films" else []:

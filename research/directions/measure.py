@@ -22,8 +22,8 @@ from zoexport.calibration import ROWS, calibration_rows
 from zoexport.compiler.directions import measure
 from zoexport.core import rng
 from zoexport.data import corpus, samples
-from zoexport.data.examples import Candidate, tokenize_records
-from zoexport.data.records import read_records
+from zoexport.data.examples import Candidate, read_examples
+from zoexport.data.text_entry import tokenizer_of
 from zoexport.tools.bench.output import markdown_table
 from zoexport.tools.gradients import sequence_loss
 
@@ -108,9 +108,9 @@ def share(found: Squares, way: str, rank: int, ends: tuple[str, ...]) -> float:
 
 def held_out(loaded: Any, file: Path) -> list[list[Candidate]]:
     """The first batches of a file: sentences with the right choice, or texts."""
-    records = list(itertools.islice(read_records(file), BATCH * BATCHES))
-    examples = tokenize_records(records, loaded.tokenizer, SEQ_LEN, loaded.vocab_size)
-    found = [example.candidates[example.target] for example, _ in examples]
+    with tokenizer_of(loaded, SEQ_LEN) as tokenizer:
+        examples = read_examples(tokenizer, file, most=BATCH * BATCHES)
+    found = [example.candidates[example.target] for example in examples]
     return [found[start : start + BATCH] for start in range(0, len(found), BATCH)]
 
 

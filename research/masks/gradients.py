@@ -24,7 +24,7 @@ from zoexport.tools.sensitivity import MaskConfig, averaged_squares, facts
 if TYPE_CHECKING:
     import torch
 
-    from zoexport.data import Candidate
+    from zoexport.data.examples import Candidate
     from zoexport.models import LoadedModel
 
 TEXTS = ("corpus", "held-out text", "task", "held-out task")
@@ -320,7 +320,7 @@ def batch_loss(model: Any, batch: Sequence[Candidate]) -> torch.Tensor:
     """The mean cross-entropy over all labels of sequences that are padded on the right, where nothing looks at it."""
     import torch
 
-    from zoexport.data import IGNORED
+    from zoexport.data.examples import IGNORED
 
     length = max(len(sequence.tokens) for sequence in batch)
 

@@ -45,6 +45,58 @@ zoexport::TextSpec text_spec(const zoexport::Manifest& manifest) {
   return manifest.text.value_or(zoexport::TextSpec());
 }
 
+json messages_json(const std::vector<zoexport::Message>& messages) {
+  json list = json::array();
+  for (const zoexport::Message& one : messages) {
+    list.push_back({{"role", one.role}, {"content", one.content}});
+  }
+  return list;
+}
+
+json record_json(const zoexport::Record& record) {
+  if (const auto* text = std::get_if<zoexport::TextRecord>(&record)) {
+    return {{"text", text->text}};
+  }
+  if (const auto* chat = std::get_if<zoexport::ChatRecord>(&record)) {
+    json found = {{"messages", messages_json(chat->messages)}};
+    if (chat->rejected) {
+      found["rejected"] = messages_json(*chat->rejected);
+    }
+    return found;
+  }
+  const auto& completion = std::get<zoexport::CompletionRecord>(record);
+  return {{"prompt", completion.prompt}, {"completions", completion.completions}, {"pair", completion.pair}};
+}
+
+json example_json(const zoexport::TextExample& example) {
+  json candidates = json::array();
+  for (size_t i = 0; i < example.tokens.size(); ++i) {
+    candidates.push_back({{"tokens", example.tokens[i]}, {"labels", example.labels[i]}});
+  }
+  return {{"record", record_json(example.record)},
+          {"candidates", std::move(candidates)},
+          {"target", example.target},
+          {"length", example.length},
+          {"shortened", example.shortened}};
+}
+
+json problem_json(const zoexport::Failure& failure) {
+  return {{"where", failure.where}, {"found", failure.found}, {"expected", failure.expected}, {"fix", failure.fix}};
+}
+
+zoexport::Failure stopped(const std::string& where) {
+  return {ZO_CANCELLED, where, "a request to stop", "the file to be read to its end", "Read it again."};
+}
+
+// How a bundle's examples are read, with the settings of a run.
+zoexport::Result<zoexport::ReadOptions> read_options(const zoexport::Manifest& manifest, const char* options) {
+  ZO_ASSIGN(given, Options::parse("read", options));
+  const bool masked = manifest.pad_token.has_value(), pack = given.text("pack") == "on";
+  const int32_t loss = zoexport::loss_from_text(given.text("loss"));
+  ZO_TRY(zoexport::check_pack(pack, masked, loss));
+  return zoexport::ReadOptions{manifest.seq_len, manifest.vocab_size, masked, loss, pack};
+}
+
 }  // namespace
 
 zo_status zo_tokenizer_open(const char* bundle, const char* options, zo_tokenizer** tokenizer, zo_error* error) {
@@ -59,6 +111,28 @@ zo_status zo_tokenizer_open(const char* bundle, const char* options, zo_tokenize
     const zoexport::BundleFiles files(std::move(folder), manifest, !given.flag("verify") && !trusted);
     ZO_ASSIGN(opened, zoexport::Tokenizer::open(files, manifest));
     *tokenizer = new zo_tokenizer{manifest, std::move(opened)};
+    return {};
+  });
+}
+
+zo_status zo_tokenizer_parse(const char* content, const char* options, zo_tokenizer** tokenizer, zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_REQUIRE(content);
+    ZO_REQUIRE(tokenizer);
+    *tokenizer = nullptr;
+    ZO_ASSIGN(given, Options::parse("uncompiled", options));
+    zoexport::Manifest manifest;
+    manifest.seq_len = given.count("seq_len");
+    manifest.vocab_size = static_cast<int64_t>(given.whole("vocab_size"));
+    if (given.flag("masked")) {
+      manifest.pad_token = 0;
+    }
+    zoexport::JsonProblems problems(ZO_INVALID_ARGUMENT, "option 'text'", "Pass the manifest's member text.");
+    manifest.text =
+        zoexport::read_text_spec(zoexport::JsonNode(&given.value("text"), "", &problems), manifest.vocab_size);
+    ZO_TRY(problems.status());
+    ZO_ASSIGN(parsed, zoexport::Tokenizer::parse(content, "tokenizer of the model"));
+    *tokenizer = new zo_tokenizer{std::move(manifest), std::move(parsed)};
     return {};
   });
 }
@@ -119,16 +193,33 @@ zo_status zo_prompts_read(const char* path, zo_on_json on_prompt, void* user, zo
     return zoexport::for_lines(file, [&](const std::string& line, size_t number) -> Status {
       const std::string where = file + ":" + std::to_string(number);
       ZO_ASSIGN(prompt, zoexport::parse_prompt(line, where));
-      json messages = json::array();
-      for (const zoexport::Message& one : prompt.messages) {
-        messages.push_back({{"role", one.role}, {"content", one.content}});
+      json told = {{"where", where}, {"answers", prompt.answers}};
+      if (prompt.messages.empty()) {
+        told["prompt"] = prompt.text;
+      } else {
+        told["messages"] = messages_json(prompt.messages);
       }
-      const json told = messages.empty() ? json{{"prompt", prompt.text}} : json{{"messages", messages}};
-      return stops(on_prompt, user, told)
-                 ? Status(zoexport::Failure{ZO_CANCELLED, where, "a request to stop", "the file to be read to its end",
-                                            "Read it again."})
-                 : Status();
+      return stops(on_prompt, user, told) ? Status(stopped(where)) : Status();
     });
+  });
+}
+
+zo_status zo_examples_read(zo_tokenizer* tokenizer, const char* path, const char* options, zo_on_json on_example,
+                           void* user, zo_error* error) {
+  return guarded(error, [&]() -> Status {
+    ZO_REQUIRE(tokenizer);
+    ZO_TRY(check_path(path, "path"));
+    ZO_REQUIRE(on_example);
+    ZO_ASSIGN(chosen, read_options(tokenizer->manifest, options));
+    const auto take = [&](zoexport::Result<zoexport::TextExample> example, size_t line,
+                          const std::string& where) -> Status {
+      zoexport::Dataset alone;
+      const Status usable = example.ok() ? example->add_to(alone, where) : Status(example.failure());
+      json told = usable.ok() ? example_json(*example) : json{{"problem", problem_json(usable.failure())}};
+      told["line"] = line;
+      return stops(on_example, user, told) ? Status(stopped(where)) : Status();
+    };
+    return zoexport::for_examples(path, tokenizer->impl, text_spec(tokenizer->manifest), chosen, take, {});
   });
 }
 
@@ -138,12 +229,8 @@ zo_status zo_dataset_read(zo_dataset* dataset, zo_tokenizer* tokenizer, const ch
     ZO_REQUIRE(dataset);
     ZO_REQUIRE(tokenizer);
     ZO_TRY(check_path(path, "path"));
-    ZO_ASSIGN(given, Options::parse("read", options));
     const zoexport::Manifest& manifest = tokenizer->manifest;
-    const bool masked = manifest.pad_token.has_value(), pack = given.text("pack") == "on";
-    const int32_t loss = zoexport::loss_from_text(given.text("loss"));
-    ZO_TRY(zoexport::check_pack(pack, masked, loss));
-    const zoexport::ReadOptions chosen{manifest.seq_len, manifest.vocab_size, masked, loss, pack};
+    ZO_ASSIGN(chosen, read_options(manifest, options));
     zoexport::Dataset grown = dataset->impl;
     ZO_ASSIGN(read,
               zoexport::read_examples(path, tokenizer->impl, text_spec(manifest), chosen, grown, Parts(on_part, user)));

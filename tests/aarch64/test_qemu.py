@@ -17,9 +17,10 @@ import pytest
 from tests.support.compiled import Compiler
 from tests.support.hosts import environment_tool, run
 from tests.support.tiny_models import SENTENCES
+from tests.support.transformers_examples import tokenize_file
 from zoexport.core import tolerances
 from zoexport.core.native import runner_path
-from zoexport.data import tokenize_file, write_examples
+from zoexport.data.examples import write_examples
 from zoexport.methods.prge import PrgeConfig
 from zoexport.session import Session
 
@@ -81,8 +82,8 @@ class Runs:
             data = self.folder / "data.jsonl"
             data.write_text("".join(json.dumps({"text": text}) + "\n" for text in SENTENCES))
             manifest = json.loads((bundle / "manifest.json").read_text())
-            sizes = manifest["settings"]["seq_len"], manifest["model"]["vocab_size"]
-            write_examples(tokenize_file(data, bundle, *sizes).examples, self.examples)
+            seq_len = manifest["settings"]["seq_len"]
+            write_examples(tokenize_file(data, bundle, seq_len).examples, self.examples)
         return bundle
 
     def train(self, kind: str, machine: str) -> dict[str, Any]:

@@ -24,18 +24,11 @@ from zoexport.federated.protocol import (
     Trajectory,
 )
 
-LINES = b"""\xef\xbb\xbf{"text": "a \\u00e9"}
-
-{"prompt": "a ", "completion": "b", "choices": ["b", "c"]}
-{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}], "id": 7}
-"""
-
 
 def seeds(work: Path) -> dict[str, dict[str, bytes]]:
     """By target and name; ``work`` is for files."""
     return {
         "messages": messages(),
-        "records": {"lines": LINES, "text": b'{"text": "one"}'},
         "adapters": adapters(work),
         "agreement": {
             "json": b'\x00{"a": [1, -2.5e-3, "\\ud83d\\ude00"], "b": {}}',

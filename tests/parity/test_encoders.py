@@ -15,9 +15,10 @@ from transformers import AutoModelForMaskedLM
 from tests.support.compiled import Compiler
 from tests.support.engine_parity import passed
 from tests.support.tiny_models import VOCAB_SIZE, masking_tokenizer
+from tests.support.transformers_examples import tokenize_file
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, ConfigError
-from zoexport.data import IGNORED, tokenize_file
+from zoexport.data.examples import IGNORED
 from zoexport.run.train import evaluate, train
 from zoexport.run.transfer import export_adapter
 from zoexport.session import Session, read_manifest
@@ -183,7 +184,7 @@ def test_a_run_on_prompts_with_a_mask(compiler: Compiler, tmp_path: Path) -> Non
     export_adapter(
         bundle, state=tmp_path / "state", kind="peft", output=tmp_path / "adapter", force=False
     )
-    examples = tokenize_file(data, bundle, 64, VOCAB_SIZE, masked=True).examples
+    examples = tokenize_file(data, bundle, 64, masked=True).examples
     base = AutoModelForMaskedLM.from_pretrained(
         compiler.model("roberta"), dtype=torch.float32
     ).eval()
@@ -204,5 +205,5 @@ def test_trained_weights_leave_as_a_model(compiler: Compiler, tmp_path: Path) ->
     )
     assert report["format"] == "hf"
     model = AutoModelForMaskedLM.from_pretrained(tmp_path / "hf", dtype=torch.float32).eval()
-    examples = tokenize_file(data, bundle, 64, VOCAB_SIZE, masked=True).examples
+    examples = tokenize_file(data, bundle, 64, masked=True).examples
     assert choices_loss(model, examples) == pytest.approx(after["loss"], rel=1e-5)

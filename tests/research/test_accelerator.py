@@ -26,7 +26,7 @@ from research.support.arms import Arm
 from zoexport.core import int4, rng
 from zoexport.core.config import parse
 from zoexport.core.errors import ConfigError
-from zoexport.data import Candidate, Example
+from zoexport.data.examples import Candidate, Example
 from zoexport.methods import methods
 
 VOCABULARY, WIDTH, RANK, BATCH = 101, 96, 3, 2

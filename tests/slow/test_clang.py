@@ -88,7 +88,7 @@ def test_the_glue_compiles_without_a_warning(zig: Path, tmp_path: Path) -> None:
     java = Path(needed("javac", "a JDK (Debian, Ubuntu: apt-get install default-jdk-headless)"))
     home = java.resolve().parents[1] / "include"
     flags = [f"-I{_RUNTIME / 'include'}", f"-isystem{home}", f"-isystem{home / sys.platform}"]
-    assert len(_GLUE) > 3
+    assert len(_GLUE) > 1
     assert failures(zig, "aarch64-linux-musl", _GLUE, flags, tmp_path) == ""
 
 

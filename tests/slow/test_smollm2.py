@@ -12,9 +12,9 @@ import torch
 
 from tests.slow.conftest import HELD_OUT
 from tests.support.smollm2 import MODEL, compiled
+from tests.support.transformers_examples import tokenize_file
 from tests.support.verbs import run, verb
 from zoexport import models
-from zoexport.data import tokenize_file
 from zoexport.data.samples import Samples
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
@@ -102,7 +102,7 @@ def test_peft_evaluates_the_exported_adapter_alike(
     ours = verb("eval", fp32, "--data", few, "--state", state)
 
     loaded = models.load(models.resolve(MODEL))
-    examples = tokenize_file(few, fp32, 64, loaded.vocab_size).examples
+    examples = tokenize_file(few, fp32, 64).examples
     plain = _loss(loaded.model, examples)
     theirs = _loss(peft.PeftModel.from_pretrained(loaded.model, str(adapter)), examples)
     assert abs(theirs - ours["loss"]) <= 1e-3 * theirs

@@ -8,8 +8,9 @@ from typing import Any
 
 from tests.support.hosts import run
 from tests.support.text_checks import ends_of
+from tests.support.transformers_examples import tokenize_file
 from zoexport.core.children import python
-from zoexport.data import tokenize_file, write_examples
+from zoexport.data.examples import write_examples
 from zoexport.session import Dataset
 from zoexport.session.data import Tokenizer
 from zoexport.tools.packing import pack
@@ -80,11 +81,11 @@ def make_case(folder: Path, bundles: Path) -> Path:
     folder.mkdir(parents=True)
     bundle = bundles / "prge" / "bundle"
     manifest = json.loads((bundle / "manifest.json").read_text())
-    sizes = manifest["settings"]["seq_len"], manifest["model"]["vocab_size"]
+    seq_len = manifest["settings"]["seq_len"]
     for name, records in (("data", DATA), ("mixed", MIXED), ("typed", TYPED)):
         path = folder / f"{name}.jsonl"
         path.write_text("".join(json.dumps(record) + "\n" for record in records))
-        tokenized = tokenize_file(path, bundle, *sizes, ends=ends_of(bundle))
+        tokenized = tokenize_file(path, bundle, seq_len, ends=ends_of(bundle))
         write_examples(tokenized.examples, folder / f"{name}.examples.jsonl")
         (folder / f"{name}.shortened").write_text(str(tokenized.shortened))
     with Dataset() as dataset, Tokenizer.open(bundle) as tokenizer:

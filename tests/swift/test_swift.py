@@ -21,9 +21,10 @@ from tests.support.compiled import Compiler
 from tests.support.hosts import BUILD, ROOT, check_states, content, environment_tool, make_case, run
 from tests.support.text_checks import ends_of
 from tests.support.trajectories import GOLDEN
+from tests.support.transformers_examples import tokenize_file
 from zoexport.core.fetch import cache_dir
 from zoexport.core.native import library_path
-from zoexport.data import tokenize_file, write_examples
+from zoexport.data.examples import write_examples
 from zoexport.session import read_manifest
 
 pytestmark = pytest.mark.slow
@@ -150,9 +151,8 @@ def train(bundle: Path, folder: Path) -> None:
     data.write_text("".join(json.dumps(record) + "\n" for record in records))
     options = ["--data", data, "--state", folder / "state", "--steps", "6"]
     run(environment_tool("zoexport"), "train", bundle, *options)
-    known = read_manifest(bundle)
-    seq_len, vocabulary = known["settings"]["seq_len"], known["model"]["vocab_size"]
-    read = tokenize_file(data, bundle, seq_len, vocabulary, ends=ends_of(bundle))
+    seq_len = read_manifest(bundle)["settings"]["seq_len"]
+    read = tokenize_file(data, bundle, seq_len, ends=ends_of(bundle))
     write_examples(read.examples, folder / "examples.jsonl")
 
 

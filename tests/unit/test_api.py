@@ -39,8 +39,8 @@ def test_importing_the_package_loads_no_compiler() -> None:
 
 def test_every_exported_name_is_there() -> None:
     assert all(getattr(zoexport, name) is not None for name in zoexport.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'compiler'"):
-        _ = zoexport.compiler
+    with pytest.raises(AttributeError, match="no attribute 'compilers'"):
+        _ = zoexport.compilers
 
 
 # ---- LoraConfig ------------------------------------------------------------------------------------------------------

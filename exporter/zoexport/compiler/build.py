@@ -426,9 +426,7 @@ def _fill(
     if graph.chosen is not None:
         graph.source = frozen.RowsWithoutChosen(loaded.weights, graph.chosen)
     if calibration is not None:
-        graph.calibration = calibration_tokens(
-            calibration, folder, graph.seq_len, loaded.vocab_size
-        )
+        graph.calibration = calibration_tokens(loaded, calibration, graph.seq_len)
     made = None
     if together(planned, graph):
         made = generating_graph(planned, loaded, graph, progress)

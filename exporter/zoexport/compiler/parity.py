@@ -30,7 +30,7 @@ from zoexport.compiler.parity_session import SessionSide
 from zoexport.core import tolerances
 from zoexport.core.files import atomic_folder
 from zoexport.core.step_plan import differences_of
-from zoexport.data import Example
+from zoexport.data.examples import Example
 from zoexport.methods import config_of, methods
 from zoexport.session import read_manifest
 from zoexport.trained import kind_of

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from zoexport.core import rng
-from zoexport.data import Candidate, Example
+from zoexport.data.examples import Candidate, Example
 
 _BATCH_TENSOR_ID = 0x7FFFFFFF
 """Words for the batches come from the noise specification, at a tensor id that no slot has."""

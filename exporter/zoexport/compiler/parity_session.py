@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from zoexport.core import int4
-from zoexport.data import Example
+from zoexport.data.examples import Example
 from zoexport.session import Dataset, Session, SlotInfo, read_manifest
 from zoexport.session import normals as runtime_normals
 from zoexport.session import signs as runtime_signs

@@ -32,7 +32,7 @@ from zoexport.core import manifest as manifests
 from zoexport.core.errors import LoweringError, rebuilt
 from zoexport.core.int4 import unpack_int4
 from zoexport.core.types import Progress, RowReader
-from zoexport.data import IGNORED, Candidate, Example
+from zoexport.data.examples import IGNORED, Candidate, Example
 from zoexport.methods import config_of
 from zoexport.methods.reference.quantized import (
     dequantized,

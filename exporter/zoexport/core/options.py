@@ -11,6 +11,9 @@ from typing import Any
 
 from zoexport.core.config import MOST_WHOLE, setting
 
+MOST_TOKENS = (1 << 31) - 1
+"""Tokens of a row, and of a vocabulary, at most."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
@@ -39,6 +42,20 @@ class Tokenizer(Manifest):
         True,
         help="hash files before they are used; sizes are always compared, and keys always verify",
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Uncompiled:
+    """Options of ``zo_tokenizer_parse``."""
+
+    seq_len: int = setting(
+        None, at_least=2, at_most=MOST_TOKENS, help="tokens of the longest example"
+    )
+    vocab_size: int = setting(
+        None, at_least=1, at_most=MOST_TOKENS, help="size of the model's vocabulary"
+    )
+    masked: bool = setting(False, help="examples are prompts with a mask token")
+    text: dict[str, Any] = setting(None, help="what the manifest says in its member text")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,6 +273,7 @@ KINDS: dict[str, type] = {
     "manifest": Manifest,
     "unpack": Unpack,
     "tokenizer": Tokenizer,
+    "uncompiled": Uncompiled,
     "open": Open,
     "attach": Attach,
     "train": Train,

@@ -7,13 +7,12 @@ import dataclasses
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from zoexport.core.errors import DataError
-from zoexport.data.records import read_lines
-from zoexport.data.sources import DataSource, line_of, records
+from zoexport.data.sources import DataSource, converted
 from zoexport.session import read_manifest
 from zoexport.session.data import Dataset, Tokenizer
 
@@ -41,9 +40,52 @@ class _Found:
     many_labels: bool = False
 
     def problem(self, error: DataError) -> None:
+        """Count a row that cannot be used."""
         self.problem_count += 1
         if len(self.problems) < self.limit:
             self.problems.append(error.as_dict())
+
+    def unusable(self, error: DataError) -> None:
+        """Count a line that the session refuses."""
+        self.problem(error)
+        self.empty += error.found.startswith(("an empty ", "0 tokens"))
+
+    def example(self, line: Mapping[str, Any], where: str) -> None:
+        """Count an example (``zo_examples_read`` has the keys)."""
+        record = line["record"]
+        digest = hashlib.sha256(
+            json.dumps([record, line["target"]], sort_keys=True).encode()
+        ).digest()[:16]
+        self.duplicates += digest in self.seen
+        self.seen.add(digest)
+        self.lengths.append(line["length"])
+        if line["shortened"]:
+            self.shortened += 1
+            if len(self.shortened_at) < self.limit:
+                self.shortened_at.append(where)
+        if "messages" in record:
+            self.shapes["preference" if "rejected" in record else "messages"] += 1
+        elif "text" in record:
+            self.shapes["text"] += 1
+            self.empty += _blank(record["text"])
+        elif record["pair"]:
+            self.shapes["preference"] += 1
+            self.empty += any(map(_blank, (record["prompt"], *record["completions"])))
+        else:
+            self._completion(record["prompt"], record["completions"], line["target"])
+
+    def _completion(self, prompt: str, completions: Sequence[str], right: int) -> None:
+        compared = len(completions) > 1
+        self.shapes["choices" if compared else "completion"] += 1
+        self.empty += _blank(prompt) or _blank(completions[right])
+        if compared:
+            self.choices[len(completions)] += 1
+            self.right[right] += 1
+        if not self.many_labels:
+            self.labels[completions[right]] += 1
+            if len(self.labels) > _LABELS:
+                self.many_labels = True
+                self.labels.clear()
 
 
 def check(
@@ -71,14 +113,25 @@ def check(
     """
     manifest = read_manifest(bundle)
     found = _Found(limit)
-    with (
-        Tokenizer.open(bundle) as tokenizer,
-        tempfile.TemporaryDirectory(prefix="zoexport-") as folder,
-    ):
-        reader = _Reader(Path(folder), tokenizer, loss, "on" if pack else "off")
-        for where, line in _lines(source, found):
-            reader.read(where, line, found)
-        rows = reader.rows() if pack and found.lengths else None
+    how: dict[str, Any] = {"loss": loss, "pack": "on" if pack else "off"}
+    rows = None
+    faulty: set[int] = set()
+    with Tokenizer.open(bundle) as tokenizer, converted(source, found.problem) as data:
+
+        def take(line: dict[str, Any]) -> None:
+            if "problem" in line:
+                faulty.add(line["line"])
+                found.unusable(DataError(**line["problem"]))
+            else:
+                found.example(line, f"{data.path}:{line['line']}")
+
+        if data.places is None or data.path.stat().st_size > 0:
+            tokenizer.examples(data.path, take, **how)
+        if pack and found.lengths:
+            rows = _rows(data.path, faulty, tokenizer, how)
+        for problem in found.problems:
+            problem["where"] = data.original(problem["where"])
+        found.shortened_at = [data.original(where) for where in found.shortened_at]
     lengths = sorted(found.lengths)
     usable = len(lengths)
     return {
@@ -107,98 +160,18 @@ def check(
     }
 
 
-def _lines(source: DataSource, found: _Found) -> Iterator[tuple[str, bytes]]:
-    """The lines that the session would read, with their places; rows that become none are problems."""
-    if source.as_it_is:
-        yield from read_lines(Path(source.name), lambda raw, where: (where, raw.rstrip(b"\r\n")))
-        return
-    for where, record in records(source, found.problem):
-        try:
-            line = line_of(record, where)
-        except DataError as error:
-            found.problem(error)
-        else:
-            yield where, line.rstrip("\n").encode("utf-8", "surrogatepass")
-
-
-class _Reader:
-    """The session's reading of lines, with their places in the source."""
-
-    def __init__(self, folder: Path, tokenizer: Tokenizer, loss: str, pack: str) -> None:
-        self._line = folder / "line.jsonl"
-        self._usable = folder / "usable.jsonl"
-        self._tokenizer = tokenizer
-        self._how: dict[str, Any] = {"loss": loss, "pack": pack}
-
-    def read(self, where: str, line: bytes, found: _Found) -> None:
-        """Count the example of a line, or its problem."""
-        path = self._line
-        path.write_bytes(line + b"\n")
-        with Dataset() as dataset:
-            try:
-                read = dataset.read(path, self._tokenizer, **self._how)
-            except DataError as error:
-                at = error.where.replace(f"{path}:1", where).replace(str(path), where)
-                found.problem(
-                    DataError(at, found=error.found, expected=error.expected, fix=error.fix)
+def _rows(path: Path, faulty: set[int], tokenizer: Tokenizer, how: dict[str, Any]) -> int:
+    """The rows of all lines that can be used."""
+    with Dataset() as dataset, tempfile.NamedTemporaryFile(suffix=".jsonl") as usable:
+        if faulty:
+            with path.open("rb") as lines:
+                usable.writelines(
+                    line for number, line in enumerate(lines, start=1) if number not in faulty
                 )
-                _count_empty(line, found)
-                return
-        found.lengths.append(read.longest)
-        if read.shortened:
-            found.shortened += 1
-            if len(found.shortened_at) < found.limit:
-                found.shortened_at.append(where)
-        _count(json.loads(line), found)
-        if self._how["pack"] == "on":  # rows are known of all lines together
-            with self._usable.open("ab") as file:
-                file.write(path.read_bytes())
-
-    def rows(self) -> int:
-        """Of all that can be used."""
-        with Dataset() as dataset:
-            dataset.read(self._usable, self._tokenizer, **self._how)
-            return len(dataset)
+            usable.flush()
+        dataset.read(Path(usable.name) if faulty else path, tokenizer, **how)
+        return len(dataset)
 
 
-def _count_empty(line: bytes, found: _Found) -> None:
-    try:
-        content = json.loads(line)
-    except ValueError:
-        return
-    if isinstance(content, dict):
-        found.empty += any(
-            content.get(key) == "" for key in ("text", "completion", "chosen", "rejected")
-        )
-
-
-def _count(content: Mapping[str, Any], found: _Found) -> None:
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()[:16]
-    found.duplicates += digest in found.seen
-    found.seen.add(digest)
-    if "chosen" in content:
-        found.shapes["preference"] += 1
-        texts = (content.get(key) for key in ("prompt", "chosen", "rejected"))
-        found.empty += any(isinstance(text, str) and not text.strip() for text in texts)
-    elif "messages" in content:
-        found.shapes["messages"] += 1
-    elif "text" in content:
-        found.shapes["text"] += 1
-        found.empty += not content["text"].strip()
-    else:
-        _count_completion(content, found)
-
-
-def _count_completion(content: Mapping[str, Any], found: _Found) -> None:
-    completion = content["completion"]
-    choices = content.get("choices")
-    found.shapes["completion" if choices is None else "choices"] += 1
-    found.empty += not content["prompt"].strip() or not completion.strip()
-    if choices is not None:
-        found.choices[len(choices)] += 1
-        found.right[choices.index(completion)] += 1
-    if not found.many_labels:
-        found.labels[completion] += 1
-        if len(found.labels) > _LABELS:
-            found.many_labels = True
-            found.labels.clear()
+def _blank(text: str) -> bool:
+    return not text.strip()

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 from zoexport.core import outside
 from zoexport.core.errors import ConfigError, DataError, first_line
-from zoexport.data.records import parse_object, read_lines
 
 HUB = "hf:"
 _BATCH = 256
@@ -43,7 +42,7 @@ def rows(name: str, *, nested: bool = False) -> Iterator[Row]:
     elif nested and name.endswith(".json") and (document := _document(Path(name))) is not None:
         yield name, document
     else:
-        yield from read_lines(Path(name), lambda raw, where: (where, parse_object(raw, where)))
+        yield from _json_lines(name)
 
 
 def _reader(name: str) -> Callable[[str], Iterator[Row]] | None:
@@ -72,6 +71,48 @@ def _unreadable(name: str, error: BaseException, expected: str) -> DataError:
         expected=expected,
         fix="Check the path and the file.",
     )
+
+
+def _json_lines(name: str) -> Iterator[Row]:
+    found = False
+    try:
+        with open(name, "rb") as file:
+            for number, raw in enumerate(file, start=1):
+                if number == 1:
+                    raw = raw.removeprefix(b"\xef\xbb\xbf")
+                if raw.strip():
+                    found = True
+                    yield f"{name}:{number}", _object(raw, f"{name}:{number}")
+    except OSError as error:
+        raise _unreadable(name, error, "a readable JSON Lines file") from error
+    if not found:
+        raise DataError(
+            f"data {name}",
+            found="no examples",
+            expected="one JSON object a line",
+            fix="Write at least one example.",
+        )
+
+
+def _object(raw: bytes, where: str) -> dict[str, Any]:
+    try:
+        content = outside.parse(raw)
+    except outside.BadJsonError as error:
+        encoding = "not UTF-8" in str(error)
+        raise DataError(
+            where,
+            found=str(error),
+            expected="UTF-8 text" if encoding else "one JSON object a line",
+            fix="Convert the file to UTF-8." if encoding else "Correct the line.",
+        ) from error
+    if not isinstance(content, dict):
+        raise DataError(
+            where,
+            found=f"JSON that is no object: {str(content)[:80]}",
+            expected="one JSON object a line",
+            fix="Write each example as an object.",
+        )
+    return content
 
 
 def _csv(name: str) -> Iterator[Row]:

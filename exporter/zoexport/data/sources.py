@@ -90,25 +90,71 @@ def _record(
     return named.record(chosen or row, where)
 
 
-@contextlib.contextmanager
-def opened(source: DataSource) -> Iterator[Path]:
-    """A source as a file of JSON Lines while inside; the file itself where it is one and nothing is to be changed.
+@dataclasses.dataclass(frozen=True)
+class Converted:
+    """A source as a file of JSON Lines.
 
-    An error that names a line of the temporary file names the row that the line came from instead.
+    Attributes:
+        source: what was converted.
+        path: the file; the source itself where it is one and nothing is to be changed.
+        places: a file with the place in the source of each line; None where ``path`` is the source.
+    """
+
+    source: DataSource
+    path: Path
+    places: Path | None
+
+    def original(self, where: str) -> str:
+        """``where`` with the file's lines replaced by the rows that they came from."""
+        if self.places is None:
+            return where
+        places, name = self.places, self.source.name
+
+        def row(match: re.Match[str]) -> str:
+            number = match[1] or match[2]
+            if number is None:
+                return name
+            with places.open(encoding="utf-8", errors="surrogateescape") as file:
+                line = next(itertools.islice(file, int(number) - 1, None), None)
+            return name if line is None else str(json.loads(line))
+
+        return re.sub(re.escape(str(self.path)) + r"(?::(\d+)|, example (\d+))?", row, where)
+
+
+@contextlib.contextmanager
+def converted(
+    source: DataSource, on_problem: Callable[[DataError], None] | None = None
+) -> Iterator[Converted]:
+    """A source as a file of JSON Lines while inside.
+
+    Args:
+        source: what is read.
+        on_problem: as for :func:`records`; no line may then be left.
 
     Raises:
         DataError: the source or a row cannot be used. ConfigError: no such template, a missing library, a full disk.
     """
     if source.as_it_is:
-        yield Path(source.name)
+        yield Converted(source, Path(source.name), None)
         return
     with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
-        path, places = Path(folder) / "data.jsonl", Path(folder) / "places"
-        _write(source, path, places)
+        found = Converted(source, Path(folder) / "data.jsonl", Path(folder) / "places")
+        _write(found, on_problem)
+        yield found
+
+
+@contextlib.contextmanager
+def opened(source: DataSource) -> Iterator[Path]:
+    """The file of :func:`converted`. An error that names a line of it names the row that the line came from instead.
+
+    Raises:
+        DataError, ConfigError: as there.
+    """
+    with converted(source) as data:
         try:
-            yield path
+            yield data.path
         except ZoExportError as error:
-            where = _original(error.where, path, places, source.name)
+            where = data.original(error.where)
             if where == error.where:
                 raise
             raise type(error)(
@@ -141,24 +187,32 @@ def _plain(value: Any) -> str:
     raise TypeError(f"a value of type {type(value).__name__}")
 
 
-def _write(source: DataSource, path: Path, places: Path) -> None:
+def _write(data: Converted, on_problem: Callable[[DataError], None] | None) -> None:
     written = 0
+    assert data.places is not None
     # Closing writes again, so a full disk may be noticed there too. Half of a surrogate pair stays what it is, for the
     # session to refuse.
     try:
         with (
-            path.open("w", encoding="utf-8", errors="surrogatepass") as lines,
-            places.open("w", encoding="utf-8", errors="surrogateescape") as beside,
+            data.path.open("w", encoding="utf-8", errors="surrogatepass") as lines,
+            data.places.open("w", encoding="utf-8", errors="surrogateescape") as beside,
         ):
-            for where, record in records(source):
-                lines.write(line_of(record, where))
+            for where, record in records(data.source, on_problem):
+                try:
+                    line = line_of(record, where)
+                except DataError as error:
+                    if on_problem is None:
+                        raise
+                    on_problem(error)
+                    continue
+                lines.write(line)
                 beside.write(json.dumps(where) + "\n")
                 written += 1
     except OSError as error:
-        raise _full(path, error) from error
-    if not written:
+        raise _full(data.path, error) from error
+    if not written and on_problem is None:
         raise DataError(
-            f"data {source.name}",
+            f"data {data.source.name}",
             found="no examples",
             expected="at least one row",
             fix="Check the file.",
@@ -172,17 +226,3 @@ def _full(path: Path, error: OSError) -> ConfigError:
         expected="room for the examples as JSON Lines",
         fix="Free space there, or name another folder in TMPDIR.",
     )
-
-
-def _original(where: str, path: Path, places: Path, name: str) -> str:
-    """``where`` with the temporary file's lines replaced by the rows that they came from."""
-
-    def row(match: re.Match[str]) -> str:
-        number = match[1] or match[2]
-        if number is None:
-            return name
-        with places.open(encoding="utf-8", errors="surrogateescape") as file:
-            line = next(itertools.islice(file, int(number) - 1, None), None)
-        return name if line is None else str(json.loads(line))
-
-    return re.sub(re.escape(str(path)) + r"(?::(\d+)|, example (\d+))?", row, where)

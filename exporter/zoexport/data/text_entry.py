@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from zoexport.core.errors import BundleError, ModelError
 from zoexport.data.chat_form import ChatForm, chat_form
+from zoexport.session.data import Tokenizer
 
 
 def text_entry(loaded: Any) -> dict[str, Any]:
@@ -31,6 +33,34 @@ def text_entry(loaded: Any) -> dict[str, Any]:
     else:
         entry["no_chat"] = "a model whose tokenizer has no chat template"
     return {"text": entry}
+
+
+def tokenizer_of(loaded: Any, seq_len: int, *, masked: bool = False) -> Tokenizer:
+    """The session's tokenizer of a loaded model, which appends no end tokens.
+
+    Args:
+        loaded: a ``zoexport.models.Loaded`` with a tokenizer.
+        seq_len: tokens of the longest example.
+        masked: whether examples are prompts with a mask token.
+
+    Raises:
+        ModelError: the session cannot read the tokenizer.
+    """
+    entry = text_entry(loaded).get("text")
+    where, fix = (
+        f"tokenizer of {loaded.name}",
+        "Use the model with the tokenizer that its authors publish.",
+    )
+    if entry is None:
+        raise ModelError(where, found="no tokenizer.json", expected="a fast tokenizer", fix=fix)
+    entry.pop("eos_token", None)
+    content = loaded.tokenizer.backend_tokenizer.to_str()
+    try:
+        return Tokenizer.parse(
+            content, seq_len=seq_len, vocab_size=loaded.vocab_size, text=entry, masked=masked
+        )
+    except BundleError as error:
+        raise ModelError(where, found=error.found, expected=error.expected, fix=fix) from error
 
 
 def end_tokens(loaded: Any) -> list[int]:

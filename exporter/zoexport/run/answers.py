@@ -17,15 +17,8 @@ from typing import Any
 
 from zoexport.core.errors import ConfigError, DataError, ZoExportError
 from zoexport.core.types import Progress
-from zoexport.data.records import (
-    ChatRecord,
-    CompletionRecord,
-    check_text,
-    parse_object,
-    read_lines,
-    record_of,
-)
-from zoexport.run.generate import Generator, Prompt, asked
+from zoexport.run.generate import Generator, Prompt, prompt_of
+from zoexport.session.data import prompts_of
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -68,47 +61,23 @@ def _f1(answer: list[str], reference: list[str]) -> float:
 
 
 def read_questions(data: Path) -> list[Question]:
-    """The questions of a data file.
-
-    Of ``{"prompt", "completion"}`` the completion is the answer, or the texts under ``answers`` where a line has them;
-    of ``{"messages"}`` the last turn, or likewise.
+    """The questions of a data file: prompts with the texts under ``answers``, or with their completion or last message.
 
     Raises:
         DataError: it cannot be read, or a line has no prompt and answer.
     """
-    return list(read_lines(data, _question, shapes=_SHAPES))
-
-
-def _question(raw: bytes, where: str) -> Question:
-    content = parse_object(raw, where, _SHAPES)
-    record = record_of(content, where)
-    if isinstance(record, CompletionRecord):
-        prompt, reference = Prompt(record.prompt), record.completions[record.target]
-    elif isinstance(record, ChatRecord) and len(record.messages) > 1:
-        prompt = Prompt(messages=asked(record.messages))
-        reference = record.messages[-1]["content"]
-    else:
-        raise DataError(
-            where,
-            found="a text, or an answer without a question",
-            expected=_SHAPES,
-            fix="Leave --generate out, or give prompts and their completions.",
-        )
-    return Question(where, prompt, _references(content, where) or (reference,))
-
-
-def _references(content: dict[str, Any], where: str) -> tuple[str, ...]:
-    given = content.get("answers", [])
-    if not isinstance(given, list) or not all(isinstance(answer, str) for answer in given):
-        raise DataError(
-            where,
-            found="'answers' that are no list of texts",
-            expected='"answers": ["one", "another"]',
-            fix="Write the texts that count as right as a list.",
-        )
-    for answer in given:
-        check_text(answer, "answers", where)
-    return tuple(given)
+    found = []
+    for line in prompts_of(data):
+        prompt = prompt_of(line)
+        if not line["answers"] or not (prompt.text or prompt.messages):
+            raise DataError(
+                line["where"],
+                found="an answer without a question" if line["answers"] else "no answer",
+                expected=_SHAPES,
+                fix="Leave --generate out, or give prompts and their completions.",
+            )
+        found.append(Question(line["where"], prompt, tuple(line["answers"])))
+    return found
 
 
 def answered(

@@ -238,14 +238,13 @@ def read_prompts(data: Path) -> list[Prompt]:
     Raises:
         DataError: it cannot be read, or a line is something else.
     """
-    return [Prompt(text, messages) for text, messages in prompts_of(data)]
+    return [prompt_of(line) for line in prompts_of(data)]
 
 
-def asked(turns: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
-    """The turns up to an answer: without the last one where that is the assistant's, as in training data."""
-    if turns[-1]["role"] == _ASSISTANT:
-        turns = turns[:-1]
-    return tuple((str(turn["role"]), str(turn["content"])) for turn in turns)
+def prompt_of(line: Mapping[str, Any]) -> Prompt:
+    """The prompt of a line that :func:`zoexport.session.data.prompts_of` gives."""
+    messages = tuple((one["role"], one["content"]) for one in line.get("messages", ()))
+    return Prompt(line.get("prompt", ""), messages)
 
 
 def _result(made: Generation) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import contextlib
 import ctypes
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,56 @@ class Tokenizer(abi.Handle):
         """
         given = {"verify": verify, "trusted_keys": abi.key_lines(abi.keys_of(trust))}
         return cls(abi.handle("zo_tokenizer_open", abi.path_bytes(bundle), abi.options(given)))
+
+    @classmethod
+    def parse(
+        cls,
+        content: str,
+        *,
+        seq_len: int,
+        vocab_size: int,
+        text: Mapping[str, Any],
+        masked: bool = False,
+    ) -> Tokenizer:
+        """The tokenizer of a model that is not compiled yet.
+
+        Args:
+            content: of its tokenizer.json.
+            seq_len: tokens of the longest example, at least 2.
+            vocab_size: the model's.
+            text: what the manifest will say in its member ``text``.
+            masked: whether examples are prompts with a mask token.
+
+        Raises:
+            BundleError: a tokenizer of a kind that is not supported. ConfigError: a value is out of range.
+        """
+        given = {"seq_len": seq_len, "vocab_size": vocab_size, "masked": masked, "text": text}
+        return cls(abi.handle("zo_tokenizer_parse", content.encode(), abi.options(given)))
+
+    def examples(
+        self,
+        path: Path,
+        take: Callable[[dict[str, Any]], None],
+        *,
+        loss: str = "full",
+        pack: str = "off",
+    ) -> None:
+        """Pass on what each line of a data file is: an example or a problem (``zo_examples_read`` has the keys).
+
+        Args:
+            path, loss, pack: as for :meth:`Dataset.read`.
+            take: called with each line's; an exception ends the reading and is raised here.
+
+        Raises:
+            ConfigError: as :meth:`Dataset.read`. DataError: the file cannot be read, or has no examples.
+            Cancelled: Ctrl-C.
+        """
+        with abi.stoppable() as callback:
+            abi.call(
+                *("zo_examples_read", self.handle, abi.path_bytes(path)),
+                *(abi.options({"loss": loss, "pack": pack}),),
+                *(callback(abi.ON_JSON, lambda text: take(json.loads(text))), None),
+            )
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Tokens of a text; ``special``: with those that the tokenizer writes around it.
@@ -200,21 +250,16 @@ class Dataset(abi.Handle):
         return int(abi.library().zo_dataset_size(self.handle))
 
 
-def prompts_of(data: Path) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
-    """The texts, or the roles and contents of the messages, of a file of prompts.
+def prompts_of(data: Path) -> list[dict[str, Any]]:
+    """The prompts of a file, by the keys of ``zo_prompts_read``.
 
     Raises:
         DataError: it cannot be read, or a line is no prompt.
     """
-    found: list[tuple[str, tuple[tuple[str, str], ...]]] = []
-
-    def take(text: bytes) -> None:
-        prompt = json.loads(text)
-        messages = tuple((one["role"], one["content"]) for one in prompt.get("messages", ()))
-        found.append((prompt.get("prompt", ""), messages))
-
+    found: list[dict[str, Any]] = []
     with abi.stoppable() as callback:
-        abi.call("zo_prompts_read", abi.path_bytes(data), callback(abi.ON_JSON, take), None)
+        take = callback(abi.ON_JSON, lambda text: found.append(json.loads(text)))
+        abi.call("zo_prompts_read", abi.path_bytes(data), take, None)
     return found
 
 

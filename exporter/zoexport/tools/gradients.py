@@ -21,7 +21,7 @@ from zoexport.tools.linears import Linears, shapes
 from zoexport.tools.mapped import MappedTensors, mapped_zeros
 
 if TYPE_CHECKING:
-    from zoexport.data import Candidate
+    from zoexport.data.examples import Candidate
 
 Share = Callable[[float], None]
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from zoexport.core.errors import ConfigError, DataError, ModelError
 from zoexport.core.files import sha256
-from zoexport.data import IGNORED, Candidate, corpus
-from zoexport.data.examples import check_vocabulary, tokenize_records
-from zoexport.data.records import Record, TextRecord, read_records
+from zoexport.data import corpus
+from zoexport.data.examples import IGNORED, Candidate, read_examples
+from zoexport.data.text_entry import tokenizer_of
 from zoexport.ir.capture import position_limit
 from zoexport.tools.sensitivity import MaskConfig
 
@@ -45,9 +45,11 @@ def data_file(path: Path | None, config: MaskConfig) -> Path:
     """
     if path is None:
         return corpus.rows(config.seq_len).train
-    if path.suffix != ".txt":
-        # A bad file is reported before the model is loaded.
-        next(read_records(path))
+    # A missing file is reported before the model is loaded.
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise _unreadable(path, error) from error
     return path
 
 
@@ -73,7 +75,7 @@ def read_text(path: Path | None, loaded: LoadedModel, config: MaskConfig) -> Tex
             fix="Add its tokenizer's files to the folder, or choose by weights (kind=largest, smallest, random).",
         )
     if file.suffix == ".txt":
-        pieces = cut_text(file, loaded.tokenizer, config.seq_len, loaded.vocab_size)
+        pieces = cut_text(file, loaded, config.seq_len)
         sequences = [pieces[place] for place in _drawn(len(pieces), config)]
     else:
         sequences = _examples(file, loaded, config)
@@ -88,21 +90,28 @@ def read_text(path: Path | None, loaded: LoadedModel, config: MaskConfig) -> Tex
 
 
 def _examples(file: Path, loaded: LoadedModel, config: MaskConfig) -> list[Candidate]:
-    # Twice over the file: most of a long one is never tokenized.
-    drawn = set(_drawn(sum(1 for _ in read_records(file)), config))
-    records: list[Record] = [r for place, r in enumerate(read_records(file)) if place in drawn]
-    examples = tokenize_records(records, loaded.tokenizer, config.seq_len, loaded.vocab_size)
-    return [example.candidates[example.target] for example, _ in examples]
+    with tokenizer_of(loaded, config.seq_len) as tokenizer:
+        count = 0
+
+        def counted(number: int) -> bool:
+            nonlocal count
+            count = number + 1
+            return False
+
+        # Twice over the file: most of a long one is never kept.
+        read_examples(tokenizer, file, wanted=counted)
+        drawn = set(_drawn(count, config))
+        examples = read_examples(tokenizer, file, wanted=drawn.__contains__)
+    return [example.candidates[example.target] for example in examples]
 
 
-def cut_text(path: Path, tokenizer: Any, seq_len: int, vocab_size: int) -> list[Candidate]:
+def cut_text(path: Path, loaded: LoadedModel, seq_len: int) -> list[Candidate]:
     """Pieces of ``seq_len`` tokens, all of which are predicted but the first; what is left over is not used.
 
     Args:
         path: a UTF-8 file (a byte order mark is allowed), which is read as a whole.
-        tokenizer: transformers' tokenizer.
+        loaded: whose tokenizer is used.
         seq_len: of a piece, at least 2. A shorter text is one piece.
-        vocab_size: no token may be at or above it.
 
     Raises:
         DataError: the file is unreadable or is not UTF-8, or has fewer than two tokens.
@@ -110,12 +119,7 @@ def cut_text(path: Path, tokenizer: Any, seq_len: int, vocab_size: int) -> list[
     try:
         text = path.read_bytes().removeprefix(b"\xef\xbb\xbf").decode("utf-8")
     except OSError as error:
-        raise DataError(
-            f"data {path}",
-            found=(error.strerror or str(error)).lower(),
-            expected="a readable text file",
-            fix="Check the path.",
-        ) from error
+        raise _unreadable(path, error) from error
     except UnicodeDecodeError as error:
         raise DataError(
             f"data {path}",
@@ -123,6 +127,7 @@ def cut_text(path: Path, tokenizer: Any, seq_len: int, vocab_size: int) -> list[
             expected="UTF-8 text",
             fix="Convert the file to UTF-8.",
         ) from error
+    tokenizer: Any = loaded.tokenizer
     tokens: list[int] = tokenizer(text)["input_ids"] if text.strip() else []
     if len(tokens) < 2:
         raise DataError(
@@ -131,9 +136,24 @@ def cut_text(path: Path, tokenizer: Any, seq_len: int, vocab_size: int) -> list[
             expected="text of at least two tokens: the first cannot be predicted",
             fix="Give a longer text.",
         )
-    check_vocabulary(TextRecord(str(path), text), [([], tokens)], tokenizer, vocab_size)
+    if max(tokens) >= loaded.vocab_size:
+        raise DataError(
+            f"data {path}",
+            found=f"the token with id {max(tokens)}",
+            expected=f"ids below the model's vocabulary size {loaded.vocab_size}",
+            fix="Use the tokenizer that belongs to the model, or remove that token from the text.",
+        )
     whole = range(0, len(tokens) - seq_len + 1, seq_len) or [0]
     return [Candidate.predicting(tokens[start : start + seq_len], 0) for start in whole]
+
+
+def _unreadable(path: Path, error: OSError) -> DataError:
+    return DataError(
+        f"data {path}",
+        found=(error.strerror or str(error)).lower(),
+        expected="a readable file of text or examples",
+        fix="Check the path.",
+    )
 
 
 def _drawn(count: int, config: MaskConfig) -> list[int]:

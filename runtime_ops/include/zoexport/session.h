@@ -369,6 +369,9 @@ typedef struct zo_tokenizer zo_tokenizer;
 
 /* Opens the tokenizer of a bundle folder. Options: "tokenizer". */
 ZO_API zo_status zo_tokenizer_open(const char* bundle, const char* options, zo_tokenizer** tokenizer, zo_error* error);
+/* The tokenizer of a model that is not compiled yet, from the content of its tokenizer.json. Options: "uncompiled". */
+ZO_API zo_status zo_tokenizer_parse(const char* content, const char* options, zo_tokenizer** tokenizer,
+                                    zo_error* error);
 ZO_API void zo_tokenizer_close(zo_tokenizer* tokenizer);
 
 /* The next two copy their results to the caller's array: `count` or `size` is its length, and becomes the needed length.
@@ -394,8 +397,16 @@ ZO_API zo_status zo_tokenizer_chat(zo_tokenizer* tokenizer, const char* options,
 ZO_API zo_status zo_dataset_read(zo_dataset* dataset, zo_tokenizer* tokenizer, const char* path, const char* options,
                                  zo_on_part on_part, void* user, char** report, zo_error* error);
 
-/* Reads a file of prompts: JSON Lines of {"prompt"} or {"messages"}, and passes each on. Any other line
- * is a failure that names it, after the lines before it were passed on. */
+/* Reads a data file as zo_dataset_read does and passes each line on: {"line", "record", "candidates", "target", "length",
+ * "shortened"}, or {"line", "problem"} for one that cannot be used. `record` is {"text"}, {"prompt", "completions", "pair"}
+ * or {"messages", "rejected"}; `candidates` have "tokens" and "labels"; `length` counts tokens before the example was
+ * shortened. With `pack`, a text that may be divided is not shortened. */
+ZO_API zo_status zo_examples_read(zo_tokenizer* tokenizer, const char* path, const char* options, zo_on_json on_example,
+                                  void* user, zo_error* error);
+
+/* Reads a file of prompts: JSON Lines of {"prompt"} or {"messages"}, and passes each on with "where", its line, and
+ * "answers": those of the line, or its completion or last message. Any other line is a failure that names it, after the
+ * lines before it were passed on. */
 ZO_API zo_status zo_prompts_read(const char* path, zo_on_json on_prompt, void* user, zo_error* error);
 
 /* ---- helpers ------------------------------------------------------------------------------------------------- */

@@ -277,15 +277,34 @@ Result<Prompt> parse_prompt(const std::string& line, const std::string& where) {
                     std::string(text ? "both" : "neither") + " 'prompt' " + (text ? "and" : "nor") + " 'messages'",
                     kPrompts, "Give the text that is to be continued, or the conversation that is to be answered.");
   }
+  Prompt prompt;
   if (text) {
     ZO_ASSIGN(given, text_of(content, "prompt", where));
-    return Prompt{std::move(given), {}};
+    prompt.text = std::move(given);
+    if (content.contains("completion")) {
+      ZO_ASSIGN(completion, text_of(content, "completion", where));
+      prompt.answers.push_back(std::move(completion));
+    }
+  } else {
+    ZO_ASSIGN(turns, turns_of(content.at("messages"), "messages", where));
+    prompt.messages = std::move(turns);
+    if (prompt.messages.back().role == "assistant") {
+      prompt.answers.push_back(prompt.messages.back().content);
+      prompt.messages.pop_back();
+    }
   }
-  ZO_ASSIGN(turns, turns_of(content.at("messages"), "messages", where));
-  if (turns.back().role == "assistant") {
-    turns.pop_back();
+  if (content.contains("answers")) {
+    const json& answers = content.at("answers");
+    if (!answers.is_array() ||
+        !std::all_of(answers.begin(), answers.end(), [](const json& one) { return one.is_string(); })) {
+      return unusable(where, "'answers' that are no list of texts", R"("answers": ["one", "another"])",
+                      "Write the texts that count as right as a list.");
+    }
+    if (!answers.empty()) {
+      prompt.answers = answers.get<std::vector<std::string>>();
+    }
   }
-  return Prompt{{}, std::move(turns)};
+  return prompt;
 }
 
 }  // namespace zoexport

@@ -1,5 +1,4 @@
-// Lines of a data file, or of a file of prompts, as people write them: what a line means, before any tokenizer sees it. The rules
-// and messages of examples are those of exporter/zoexport/data/records.py.
+// Lines of a data file, or of a file of prompts, as people write them: what a line means, before any tokenizer sees it.
 #pragma once
 
 #include <optional>
@@ -31,11 +30,12 @@ struct ChatRecord {
 
 using Record = std::variant<TextRecord, CompletionRecord, ChatRecord>;
 
-// What text is to be generated after: one of the two.
+// What text is to be generated after: a text or messages.
 struct Prompt {
   std::string text;
   std::vector<Message>
       messages;  // up to the answer: without the last one where that is the assistant's, as in training data
+  std::vector<std::string> answers;  // right ones: "answers", or else the completion or the last message
 };
 
 // An example that cannot be used; `where` names its line.

@@ -21,17 +21,6 @@ struct Sequence {
   Tokens completion;
 };
 
-// An example as a data set takes it.
-struct Made {
-  std::vector<Tokens> tokens;
-  std::vector<Tokens> labels;
-  size_t target = 0;
-  size_t length = 0;  // of the longest sequence, before it was shortened
-  bool shortened = false;
-  bool endless = false;
-  bool divides = false;  // whether it may go on in a second row
-};
-
 // The failure of a text of this line.
 Failure at(const std::string& where, Failure failure) {
   failure.where = where + ", " + failure.where;
@@ -99,7 +88,7 @@ class Reader {
   Reader(const Tokenizer& tokenizer, const TextSpec& spec, const ReadOptions& options)
       : tokenizer_(tokenizer), spec_(spec), options_(options) {}
 
-  Result<Made> example(const std::string& line, const std::string& where) {
+  Result<TextExample> example(const std::string& line, const std::string& where) {
     ZO_ASSIGN(record, parse_record(line, where));
     const auto* completion = std::get_if<CompletionRecord>(&record);
     ZO_TRY(check_compared(record, where));
@@ -130,6 +119,7 @@ class Reader {
                       what + " that differ in their tokens", "Choose other words for the " + what + ".");
     }
     made.target = completion == nullptr ? 0 : completion->target;
+    made.record = std::move(record);
     return made;
   }
 
@@ -258,8 +248,8 @@ class Reader {
   }
 
   // `most`: tokens of a sequence; what is above is shortened.
-  static Made after_prompts(const std::vector<Sequence>& sequences, size_t most) {
-    Made made;
+  static TextExample after_prompts(const std::vector<Sequence>& sequences, size_t most) {
+    TextExample made;
     const size_t room = most - std::min(most, longest(sequences));
     for (const Sequence& one : sequences) {
       const size_t kept = std::min(one.prompt.size(), room);
@@ -306,7 +296,7 @@ class Reader {
     return {};
   }
 
-  Result<Made> at_masks(const std::vector<Sequence>& sequences, const std::string& where) const {
+  Result<TextExample> at_masks(const std::vector<Sequence>& sequences, const std::string& where) const {
     const Tokens& prompt = sequences[0].prompt;
     const auto place = std::find(prompt.begin(), prompt.end(), spec_.mask->id);
     if (std::count(prompt.begin(), prompt.end(), spec_.mask->id) != 1) {
@@ -314,7 +304,7 @@ class Reader {
                       "one mask token among its tokens", "Write " + spec_.mask->text + " as a word of its own.");
     }
     MaskedPrompt masked(prompt, static_cast<size_t>(place - prompt.begin()), tokenizer_);
-    Made made;
+    TextExample made;
     const size_t most = longest(sequences);
     made.length = prompt.size() - 1 + most;
     if (!masked.shorten(options_.seq_len - std::min(options_.seq_len, most), made.shortened) ||
@@ -356,14 +346,31 @@ std::string ReadReport::note(size_t seq_len) const {
   return text;
 }
 
+Status TextExample::add_to(Dataset& dataset, const std::string& where) const {
+  std::vector<zo_candidate> candidates;
+  candidates.reserve(tokens.size());
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    candidates.push_back({tokens[i].data(), labels[i].data(), tokens[i].size()});
+  }
+  return dataset.add(candidates.data(), candidates.size(), target, where);
+}
+
+Status for_examples(const std::string& path, const Tokenizer& tokenizer, const TextSpec& spec,
+                    const ReadOptions& options, const OnExample& take, const GoOn& go_on) {
+  Reader reader(tokenizer, spec, options);
+  const auto take_line = [&](const std::string& line, size_t number) {
+    const std::string where = path + ":" + std::to_string(number);
+    return take(reader.example(line, where), number, where);
+  };
+  return for_lines(path, take_line, go_on);
+}
+
 Result<ReadReport> read_examples(const std::string& path, const Tokenizer& tokenizer, const TextSpec& spec,
                                  const ReadOptions& options, Dataset& dataset, const GoOn& go_on) {
-  Reader reader(tokenizer, spec, options);
   RowPacker packer(options.seq_len, spec, tokenizer, dataset);
   ReadReport report;
-  const auto take = [&](const std::string& line, size_t number) -> Status {
-    const std::string where = path + ":" + std::to_string(number);
-    ZO_ASSIGN(made, reader.example(line, where));
+  const auto take = [&](Result<TextExample> example, size_t, const std::string& where) -> Status {
+    ZO_ASSIGN(made, std::move(example));
     ++report.examples;
     report.shortened += made.shortened ? 1 : 0;
     report.endless += made.endless ? 1 : 0;
@@ -372,14 +379,9 @@ Result<ReadReport> read_examples(const std::string& path, const Tokenizer& token
     if (options.pack && made.tokens.size() == 1) {
       return packer.add(made.tokens[0], made.labels[0], made.divides, where);
     }
-    std::vector<zo_candidate> candidates;
-    candidates.reserve(made.tokens.size());
-    for (size_t i = 0; i < made.tokens.size(); ++i) {
-      candidates.push_back({made.tokens[i].data(), made.labels[i].data(), made.tokens[i].size()});
-    }
-    return dataset.add(candidates.data(), candidates.size(), made.target, where);
+    return made.add_to(dataset, where);
   };
-  ZO_TRY(for_lines(path, take, go_on));
+  ZO_TRY(for_examples(path, tokenizer, spec, options, take, go_on));
   ZO_TRY(packer.finish());
   return report;
 }

@@ -1,8 +1,8 @@
-// Records to tokenized examples: tokens, labels, and what does not fit into the rows of a bundle. The rules are those of
-// exporter/zoexport/data/examples.py and masked.py.
+// Records to tokenized examples: tokens, labels, and what does not fit into the rows of a bundle.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,8 +33,24 @@ struct ReadReport {
   std::string note(size_t seq_len) const;
 };
 
-// Appends the examples of a JSON Lines file, and on failure those before it. `spec` is that of the bundle's manifest; `go_on`
-// is told of the file's bytes.
+// The example of a line: one sequence, or several that are compared.
+struct TextExample {
+  Record record;
+  std::vector<std::vector<int64_t>> tokens;
+  std::vector<std::vector<int64_t>> labels;
+  size_t target = 0;
+  size_t length = 0;  // tokens of the longest sequence, before it was shortened
+  bool shortened = false;
+  bool endless = false;  // whether an end token is missing, as the bundle has none
+  bool divides = false;  // whether it may go on in a second row
+
+  Status add_to(Dataset& dataset, const std::string& where) const;
+};
+
+using OnExample = std::function<Status(Result<TextExample> example, size_t line, const std::string& where)>;
+
+// Passes on what each line of a JSON Lines file is, or why it cannot be used. `spec` is that of the bundle's manifest; `go_on` is
+// told of the file's bytes.
 //
 //   text                 every token but the first is predicted; what does not fit is cut off its end
 //   prompt, completion   tokenized apart and joined; the completion is predicted, each of the choices after the same part of
@@ -45,6 +61,10 @@ struct ReadReport {
 // Texts, completions and both answers of a pair end with `spec`'s eos_token: it takes the place of what the tokenizer writes
 // behind a text, follows no end token, and is cut off with an end that does not fit. It is not appended to choices, to what
 // loss=choices compares, and for encoders.
+Status for_examples(const std::string& path, const Tokenizer& tokenizer, const TextSpec& spec,
+                    const ReadOptions& options, const OnExample& take, const GoOn& go_on);
+
+// Appends these examples; on failure those before it.
 //
 // With `pack`, an example of one sequence becomes part of a row, and a text that does not fit goes on in the next row.
 Result<ReadReport> read_examples(const std::string& path, const Tokenizer& tokenizer, const TextSpec& spec,

@@ -11,8 +11,9 @@ import pytest
 
 from tests.support import bundles, tokenizers
 from tests.support.tiny_models import VOCAB_SIZE, tiny_tokenizer
+from tests.support.transformers_examples import tokenize_file
 from zoexport.core.errors import BundleError, DataError, StateError
-from zoexport.data import tokenize_file, write_examples
+from zoexport.data.examples import write_examples
 from zoexport.session import Dataset, read_manifest
 from zoexport.session.data import read_examples, write_tokens
 
@@ -54,7 +55,7 @@ def test_tokens_are_written_as_transformers_makes_them(bundle: Path, tmp_path: P
     counts = write_tokens(
         bundle, data, tmp_path / "tokens.jsonl", progress=lambda phase, _: told.append(phase)
     )
-    expected = tokenize_file(data, tmp_path / "files", 24, VOCAB_SIZE, ends=[2])
+    expected = tokenize_file(data, tmp_path / "files", 24, ends=[2])
     write_examples(expected.examples, tmp_path / "expected.jsonl")
     assert (tmp_path / "tokens.jsonl").read_bytes() == (tmp_path / "expected.jsonl").read_bytes()
     assert counts == {"examples": 3, "shortened": expected.shortened}

@@ -160,4 +160,4 @@ def test_a_file_that_is_not_there(
     bundle: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     found = check(capfd, 1, tmp_path / "none.jsonl", "--bundle", bundle)
-    assert found["error"]["found"] == "no such file or directory"
+    assert found["error"]["found"] == "No such file or directory"

@@ -1,43 +1,26 @@
-"""Text to tokens: shapes, labels, truncation, every error, and the child process."""
+"""Examples as the session reads them: shapes, labels, truncation, and every error."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.readings import read_line, read_lines
 from tests.support.tiny_models import TOKENIZER_SIZE, VOCAB_SIZE, tiny_tokenizer
-from zoexport.core.errors import ConfigError, DataError, ModelError
-from zoexport.data import (
-    IGNORED,
-    Candidate,
-    Examples,
-    tokenize_file,
-)
-from zoexport.data.examples import tokenize_records
-from zoexport.data.records import parse_line
+from zoexport.core.errors import ConfigError, DataError
+from zoexport.data.examples import IGNORED, Candidate, Example
 
 
-@pytest.fixture(scope="module")
-def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    tiny_tokenizer().save_pretrained(folder)
-    return folder
+def _examples(tokenizer: Any, line: dict[str, Any], seq_len: int = 1000) -> tuple[Example, bool]:
+    found = read_line(tokenizer, line, seq_len)
+    return _example(found), found["shortened"]
 
 
-def _write(folder: Path, *lines: object) -> Path:
-    path = folder / "data.jsonl"
-    text = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
-def _examples(tokenizer: Any, line: dict[str, Any], seq_len: int = 1000) -> tuple[Any, bool]:
-    record = parse_line(json.dumps(line).encode(), "data.jsonl:1")
-    ((example, shortened),) = tokenize_records([record], tokenizer, seq_len, VOCAB_SIZE)
-    return example, shortened
+def _example(found: dict[str, Any]) -> Example:
+    candidates = [Candidate(**candidate) for candidate in found["candidates"]]
+    return Example(candidates, found["target"])
 
 
 def _labels(candidate: Candidate) -> list[int]:
@@ -153,32 +136,13 @@ THINKING = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}"
 )
-DEFAULT_SYSTEM = (
-    "{% for m in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
-    "{{ '<|im_start|>system\nYou help.<|im_end|>' }}{% endif %}"
-    "{{ '<|im_start|>' + m['role'] + '\n' + m['content'] | trim + '<|im_end|>' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-NEEDS_A_TURN = "{% set first = messages[0]['role'] | length %}" + DEFAULT_SYSTEM
 
 
-@pytest.mark.parametrize(
-    ("template", "messages"),
-    [
-        (THINKING, _CHAT),
-        (THINKING, [{"role": "assistant", "content": "<think> It was great"}]),
-        (DEFAULT_SYSTEM, [{"role": "assistant", "content": " It was great"}]),
-        (DEFAULT_SYSTEM, [{"role": "assistant", "content": "and so it was great"}]),
-        (NEEDS_A_TURN, [{"role": "assistant", "content": "It was great"}]),
-    ],
-)
-def test_last_turn_is_found_where_the_generation_prompt_is_no_prefix(
-    template: str, messages: list[dict[str, str]]
-) -> None:
-    tokenizer = tiny_tokenizer(chat_template=template)
-    example, _ = _examples(tokenizer, {"messages": messages})
+def test_last_turn_is_found_where_the_generation_prompt_is_no_prefix() -> None:
+    tokenizer = tiny_tokenizer(chat_template=THINKING)
+    example, _ = _examples(tokenizer, {"messages": _CHAT})
     labelled = tokenizer.decode(_labels(example.candidates[0]))
-    assert labelled.strip() == messages[-1]["content"].strip() + "<|im_end|>"
+    assert labelled.strip() == _CHAT[-1]["content"] + "<|im_end|>"
 
 
 def test_token_across_the_start_of_the_turn_is_learned() -> None:
@@ -191,31 +155,13 @@ def test_token_across_the_start_of_the_turn_is_learned() -> None:
     assert tokenizer.decode(_labels(example.candidates[0])) == " the sea"
 
 
-def test_tokenizer_without_offsets_finds_the_same_labels() -> None:
-    class Slow:
-        """A tokenizer as transformers' Python ones are: no offsets."""
-
-        def __init__(self) -> None:
-            self._fast = tiny_tokenizer()
-            self.is_fast = False
-            self.chat_template = self._fast.chat_template
-            self.apply_chat_template = self._fast.apply_chat_template
-
-        def __call__(self, texts: list[str], *, add_special_tokens: bool) -> Any:
-            return self._fast(texts, add_special_tokens=add_special_tokens)
-
-    assert _examples(Slow(), {"messages": _CHAT}) == _examples(
-        tiny_tokenizer(), {"messages": _CHAT}
-    )
-
-
 _BAD_LINES: list[tuple[str, bytes, str]] = [
-    ("bad json", b'{"text": "a"', "bad JSON"),
-    ("nan is no object", b"NaN", "number"),
+    ("bad json", b'{"text": "a"', "not JSON"),
+    ("nan is no object", b"NaN", "not JSON"),
     ("list", b'["a"]', "a JSON list"),
     ("string", b'"text"', "a JSON string"),
     ("null", b"null", "null"),
-    ("unknown shape", b'{"question": "a", "answer": "b"}', "the keys 'question', 'answer'"),
+    ("unknown shape", b'{"question": "a", "answer": "b"}', "the keys 'answer', 'question'"),
     ("no keys", b"{}", "the keys none"),
     ("two shapes", b'{"text": "a", "prompt": "b", "completion": "c"}', "the keys"),
     ("misspelled", b'{"prompt": "a", "completion": "b", "choice": ["b", "c"]}', "'choices'"),
@@ -239,9 +185,9 @@ _BAD_LINES: list[tuple[str, bytes, str]] = [
     ("content parts", b'{"messages": [{"role": "assistant", "content": []}]}', "list"),
     ("user last", b'{"messages": [{"role": "user", "content": "hi"}]}', "from 'user'"),
     ("blank turn", b'{"messages": [{"role": "assistant", "content": " "}]}', "empty last"),
-    ("surrogate", b'{"text": "a \\ud800 b"}', "surrogate"),
+    ("surrogate", b'{"text": "a \\ud800 b"}', "not JSON"),
     ("deep", b"[" * 100_000, "more than 64 lists and objects"),
-    ("latin-1", '{"text": "é"}'.encode("latin-1"), "0xe9"),
+    ("latin-1", '{"text": "é"}'.encode("latin-1"), "not JSON"),
     ("no label", b'{"text": "a"}', "1 tokens, none of which"),
     ("no text", b'{"text": ""}', "0 tokens, none of which"),
     ("no prompt", b'{"prompt": "", "completion": "a"}', "none of which"),
@@ -251,12 +197,11 @@ _BAD_LINES: list[tuple[str, bytes, str]] = [
 @pytest.mark.parametrize(
     ("line", "message"), [case[1:] for case in _BAD_LINES], ids=[case[0] for case in _BAD_LINES]
 )
-def test_bad_line_is_named(tmp_path: Path, tokenizer_dir: Path, line: bytes, message: str) -> None:
-    path = tmp_path / "data.jsonl"
-    path.write_bytes(b'{"text": "It was great"}\n\n  \n' + line + b"\n")
+def test_bad_line_is_named(line: bytes, message: str) -> None:
+    content = b'{"text": "It was great"}\n\n  \n' + line + b"\n"
     with pytest.raises(DataError) as raised:
-        tokenize_file(path, tokenizer_dir, 16, VOCAB_SIZE)
-    assert raised.value.where.startswith(f"{path}:4")
+        read_lines(tiny_tokenizer(), content, 16)
+    assert "data.jsonl:4" in raised.value.where
     assert message in str(raised.value)
 
 
@@ -270,69 +215,40 @@ def test_choices_of_the_same_tokens_are_refused() -> None:
         _examples(tokenizer, line)
 
 
-def test_chat_template_that_refuses_is_named() -> None:
-    template = "{{ raise_exception('roles must alternate') }}"
-    with pytest.raises(DataError, match=r"data.jsonl:1.*roles must alternate"):
-        _examples(tiny_tokenizer(chat_template=template), {"messages": _CHAT})
-    with pytest.raises(DataError, match=r"data.jsonl:1.*without a chat template"):
+def test_conversations_without_a_chat_template_are_refused() -> None:
+    with pytest.raises(DataError, match=r"data.jsonl:1.*has no chat template"):
         _examples(tiny_tokenizer(chat_template=None), {"messages": _CHAT})
 
 
-def test_tokens_beyond_the_vocabulary_are_refused(tmp_path: Path, tokenizer_dir: Path) -> None:
-    path = _write(tmp_path, {"text": "It was great"})
+def test_tokens_beyond_the_vocabulary_are_refused() -> None:
+    line = json.dumps({"text": "It was great"}).encode()
     ids = tiny_tokenizer()("It was great")["input_ids"]
     assert max(ids) < TOKENIZER_SIZE
     with pytest.raises(DataError, match=f"id {max(ids)}"):
-        tokenize_file(path, tokenizer_dir, 16, max(ids))
-    assert tokenize_file(path, tokenizer_dir, 16, max(ids) + 1).shortened == 0
+        read_lines(tiny_tokenizer(), line, 16, vocab_size=max(ids))
+    assert not read_lines(tiny_tokenizer(), line, 16, vocab_size=max(ids) + 1)[0]["shortened"]
 
 
-def test_bad_files(tmp_path: Path, tokenizer_dir: Path) -> None:
-    missing = tmp_path / "missing.jsonl"
-    with pytest.raises(DataError, match=r"missing.jsonl: found no such file"):
-        tokenize_file(missing, tokenizer_dir, 16, VOCAB_SIZE)
-    with pytest.raises(DataError, match="is a directory"):
-        tokenize_file(tmp_path, tokenizer_dir, 16, VOCAB_SIZE)
-    with pytest.raises(DataError, match="no examples"):
-        tokenize_file(_write(tmp_path, "", "  "), tokenizer_dir, 16, VOCAB_SIZE)
-    good = _write(tmp_path, {"text": "It was great"})
+def test_a_row_has_two_tokens_at_least() -> None:
     with pytest.raises(ConfigError, match="seq_len"):
-        tokenize_file(good, tokenizer_dir, 1, VOCAB_SIZE)
-    with pytest.raises(ModelError, match="no tokenizer files"):
-        tokenize_file(good, tmp_path, 16, VOCAB_SIZE)
-    (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(ModelError, match="cannot read"):
-        tokenize_file(good, tmp_path, 16, VOCAB_SIZE)
+        _examples(tiny_tokenizer(), {"text": "It was great"}, 1)
 
 
-def _mixed(folder: Path) -> Path:
+def test_order_is_kept() -> None:
     lines: list[object] = [
         {"text": "It was great"},
         {"prompt": "The film. It was", "completion": " great"},
         {"messages": _CHAT},
         {"prompt": "It was", "completion": "b", "choices": ["a", "b"]},
     ]
-    path = _write(folder, *lines * 100)
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    return path
-
-
-def test_order_is_kept_across_chunks(tmp_path: Path, tokenizer_dir: Path) -> None:
-    shares: list[float] = []
-    path = _mixed(tmp_path)
-    result = tokenize_file(path, tokenizer_dir, 32, VOCAB_SIZE, progress=shares.append)
-    assert len(result.examples) == 400
-    assert result.examples == result.examples[:4] * 100
-    assert result.shortened == 100
-    assert [e.target for e in result.examples[:4]] == [0, 0, 0, 1]
-    assert shares == sorted(shares)
-    assert shares[-1] == 1.0
-
-
-def test_result_types(tmp_path: Path, tokenizer_dir: Path) -> None:
-    result = tokenize_file(_mixed(tmp_path), tokenizer_dir, 24, VOCAB_SIZE)
-    assert isinstance(result, Examples)
-    for example in result.examples:
+    content = "\ufeff" + "\n\n".join(map(json.dumps, lines * 100))
+    found = read_lines(tiny_tokenizer(), content.encode(), 24)
+    assert [line["line"] for line in found] == list(range(1, 800, 2))
+    examples = [_example(line) for line in found]
+    assert examples == examples[:4] * 100
+    assert sum(line["shortened"] for line in found) == 100
+    assert [example.target for example in examples[:4]] == [0, 0, 0, 1]
+    for example in examples[:4]:
         for candidate in example.candidates:
             assert len(candidate.tokens) <= 24
             _check_shifted(candidate)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
-from tests.support.tiny_models import VOCAB_SIZE, masking_tokenizer, tiny_tokenizer
-from zoexport.core.errors import DataError, ModelError
-from zoexport.data import IGNORED, Candidate
-from zoexport.data.examples import tokenize_records
-from zoexport.data.records import parse_line
+from tests.support.readings import read_line
+from tests.support.tiny_models import masking_tokenizer, tiny_tokenizer
+from zoexport.core.errors import DataError
+from zoexport.data.examples import IGNORED, Candidate
 
 PROMPT = "The film is warm. It was <mask>. Nobody should miss it"
 
@@ -19,12 +17,9 @@ PROMPT = "The film is warm. It was <mask>. Nobody should miss it"
 def examples(
     line: dict[str, Any], seq_len: int = 1000, tokenizer: Any = None
 ) -> tuple[list[Candidate], int, bool]:
-    record = parse_line(json.dumps(line).encode(), "data.jsonl:1")
-    tokenizer = tokenizer or masking_tokenizer()
-    ((example, shortened),) = tokenize_records(
-        [record], tokenizer, seq_len, VOCAB_SIZE, masked=True
-    )
-    return example.candidates, example.target, shortened
+    found = read_line(tokenizer or masking_tokenizer(), line, seq_len, masked=True)
+    candidates = [Candidate(**candidate) for candidate in found["candidates"]]
+    return candidates, found["target"], found["shortened"]
 
 
 def plain(text: str) -> list[int]:
@@ -89,10 +84,10 @@ def test_long_prompts_lose_their_start_and_then_their_end() -> None:
 def test_other_examples_are_refused_with_what_to_write(line: dict[str, Any], found: str) -> None:
     with pytest.raises(DataError, match=found) as raised:
         examples(line)
-    assert raised.value.where == "data.jsonl:1"
+    assert raised.value.where.endswith("data.jsonl:1")
     assert '{"prompt": "... It was <mask>.", "completion": "great"}' in raised.value.fix
 
 
 def test_the_tokenizer_needs_a_mask_token() -> None:
-    with pytest.raises(ModelError, match="no mask token"):
+    with pytest.raises(DataError, match="no mask token"):
         examples({"prompt": PROMPT, "completion": " great"}, tokenizer=tiny_tokenizer())

@@ -10,10 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.chat_templates import chatting
+from tests.support.tiny_models import CHAT_TEMPLATE
 from zoexport.core.errors import ConfigError, DataError
-from zoexport.data.records import record_of
+from zoexport.data.chat_form import ChatForm, chat_form
 from zoexport.data.sources import DataSource, opened
 from zoexport.data.templates import load, names
+from zoexport.session.data import Tokenizer
 
 NLI = {"premise": "A cat sleeps.", "hypothesis": "A cat is awake.", "idx": 0}
 RTE = 'A cat sleeps.\nDoes this mean that "A cat is awake." is true? Yes or No?\n'
@@ -162,8 +165,20 @@ def test_a_published_layout(tmp_path: Path, case: int, ending: str) -> None:
         pq.write_table(pa.Table.from_pylist([row]), path)
     found = made(path, name)
     assert found == expected
-    for line in found:
-        record_of(line, "line")
+    theirs = chatting(CHAT_TEMPLATE)
+    form = chat_form(theirs)
+    assert isinstance(form, ChatForm)
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text("".join(json.dumps(line) + "\n" for line in found))
+    read: list[dict[str, Any]] = []
+    with Tokenizer.parse(
+        theirs.backend_tokenizer.to_str(),
+        seq_len=64,
+        vocab_size=100_000,
+        text={"end_tokens": [], "chat": form.as_dict()},
+    ) as tokenizer:
+        tokenizer.examples(lines, read.append)
+    assert ["problem" in one for one in read] == [False] * len(found)
 
 
 def test_every_template_has_a_case() -> None:

@@ -73,11 +73,11 @@ def test_questions_of_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("record", "part"),
     [
-        ({"text": "a"}, "a text"),
+        ({"text": "a"}, "neither 'prompt' nor 'messages'"),
         ({"messages": [{"role": "assistant", "content": "a"}]}, "without a question"),
         ({"prompt": "a", "completion": "b", "answers": "b"}, "no list of texts"),
-        ({"prompt": "a", "completion": "b", "answers": ["\ud800"]}, "surrogate"),
-        ({"prompt": "a"}, "no 'completion'"),
+        ({"prompt": "a", "completion": "b", "answers": ["\ud800"]}, "not JSON"),
+        ({"prompt": "a"}, "no answer"),
     ],
 )
 def test_lines_that_are_no_questions(tmp_path: Path, record: Any, part: str) -> None:

@@ -12,10 +12,10 @@ import pytest
 
 from tests.support import tokenizers
 from tests.support.tiny_models import masking_tokenizer
-from tests.unit.session.test_read_examples import VOCABULARY, bundle, random_line, write
+from tests.support.transformers_examples import tokenize_file
+from tests.unit.session.test_read_examples import bundle, random_line, write
 from zoexport.core.errors import ConfigError, DataError
-from zoexport.data import tokenize_file, write_examples
-from zoexport.data.examples import IGNORED, Candidate, Example
+from zoexport.data.examples import IGNORED, Candidate, Example, write_examples
 from zoexport.session import Dataset
 from zoexport.session.data import Tokenizer
 
@@ -40,7 +40,7 @@ def rows_of(
         # A text is read as a whole where rows are long enough.
         long = 10_000 if "text" in line else seq_len
         (example,) = tokenize_file(
-            write(folder, [line]), folder / "files", long, VOCABULARY, ends=[END]
+            write(folder, [line]), folder / "files", long, ends=[END]
         ).examples
         if len(example.candidates) > 1:
             rows.append(example)
@@ -74,7 +74,8 @@ def test_rows_are_those_of_a_stream_that_is_cut(tmp_path: Path, kind: str, seq_l
     while len(lines) < 60:
         line = random_line(generator)
         try:
-            tokenize_file(write(tmp_path, [line]), tmp_path / "files", seq_len, VOCABULARY)
+            with Dataset() as dataset, Tokenizer.open(made) as tokenizer:
+                dataset.read(write(tmp_path, [line]), tokenizer)
         except DataError:
             continue  # nothing of it can be predicted
         lines.append(line)
@@ -97,7 +98,7 @@ def test_every_label_of_every_text_is_predicted_once(tmp_path: Path) -> None:
     lines = [{"text": "".join(words[i : i + 30])} for i in range(0, 600, 30)]
     lines += [{"text": "It was great"}] * 40
     path = write(tmp_path, lines)
-    whole = tokenize_file(path, tmp_path / "files", 10_000, VOCABULARY, ends=[END]).examples
+    whole = tokenize_file(path, tmp_path / "files", 10_000, ends=[END]).examples
     expected = [label for one in whole for label in one.candidates[0].labels if label != IGNORED]
     found: list[int] = []
     with Dataset() as packed, Dataset() as apart, Tokenizer.open(made) as tokenizer:

@@ -18,7 +18,8 @@ from zoexport import models
 from zoexport.cli import main
 from zoexport.core.errors import ConfigError, ModelError
 from zoexport.core.mask import read_mask
-from zoexport.data import Candidate, corpus
+from zoexport.data import corpus
+from zoexport.data.examples import Candidate
 from zoexport.data.samples import Samples
 from zoexport.tools import mapped
 from zoexport.tools.gradients import hessian_gradients, squared_gradients

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from zoexport.core import rng
-from zoexport.data import Candidate, Example
-from zoexport.data.examples import write_examples
+from zoexport.data.examples import Candidate, Example, write_examples
 from zoexport.tools.bench.matrix import Shape
 
 _TENSOR_ID = 0x7FFFFFFE

@@ -45,7 +45,7 @@ def device_parity(
         ZoExportError: the bundle, the runner or the phone cannot be used.
     """
     from zoexport.compiler.parity_batches import make_batch
-    from zoexport.data import write_examples
+    from zoexport.data.examples import write_examples
 
     manifest = read_manifest(bundle)
     settings = dict(manifest["settings"])

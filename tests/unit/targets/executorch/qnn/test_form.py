@@ -9,11 +9,12 @@ import torch
 
 from tests.support.qnn import needs_qnn
 from tests.support.tiny_models import save_tiny, tiny
+from tests.support.transformers_examples import tokenize_file
+from zoexport import models
 from zoexport.calibration import calibration_tokens
 from zoexport.compiler.build import compile_bundle, plan, training_graph
 from zoexport.core.errors import ConfigError
 from zoexport.core.types import Dim, Program, TrainingGraph
-from zoexport.data import tokenize_file
 from zoexport.ir.graphs import aten, is_call, operand, placeholders, shape_of
 from zoexport.ir.interpret import interpret
 from zoexport.ir.samples import sample_inputs
@@ -138,9 +139,9 @@ def test_calibration_tokens_are_those_of_a_file(tmp_path: Path) -> None:
     save_tiny("llama", tmp_path)
     data = tmp_path / "data.jsonl"
     data.write_text('{"text": "warm and funny"}\n{"prompt": "It was", "completion": " great"}\n')
-    rows = calibration_tokens(data, tmp_path, 24, 320)
+    rows = calibration_tokens(models.load(models.resolve(str(tmp_path))), data, 24)
     assert rows.shape == (2, 24) and rows.dtype == torch.int64
-    for row, example in zip(rows, tokenize_file(data, tmp_path, 24, 320).examples, strict=True):
+    for row, example in zip(rows, tokenize_file(data, tmp_path, 24).examples, strict=True):
         tokens = example.candidates[0].tokens
         assert row.tolist() == tokens + [0] * (24 - len(tokens))
 
