@@ -112,7 +112,7 @@ def _altered(path: Path, found: str, expected: str) -> BundleError:
 
 
 def check_schema(manifest: Mapping[str, Any], path: Path) -> None:
-    """Refuse to write a manifest at ``path`` that its schema does not allow.
+    """Refuse a manifest at ``path`` that its schema does not allow.
 
     Raises:
         BundleError: the message names the place in the manifest.
@@ -127,7 +127,7 @@ def check_schema(manifest: Mapping[str, Any], path: Path) -> None:
             str(path),
             found=f"at {place}: {problem.message[:200]}",
             expected="a manifest as its schema allows it",
-            fix="Report this.",
+            fix="Compile the bundle again.",
         )
 
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from zoexport.core.manifest import check_files
+from zoexport.core.manifest import FILE, check_files, check_schema
 from zoexport.session import abi
 from zoexport.session.types import Memory
 
@@ -48,6 +48,8 @@ def read_manifest(bundle: Path, *, verify_files: bool = False) -> dict[str, Any]
         BundleError: as of :func:`manifest_text`, or a file is missing or altered.
     """
     manifest: dict[str, Any] = json.loads(manifest_text(bundle))
+    # The library requires what it uses, the schema what hosts use.
+    check_schema(manifest, bundle / FILE)
     check_files(bundle, manifest, hashes=verify_files)
     return manifest
 

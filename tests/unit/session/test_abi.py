@@ -13,6 +13,7 @@ import pytest
 from tests.support.bundles import FROZEN, SLOT, LinearModel
 from tests.support.sessions import open_session
 from tests.support.signed import make_keys
+from tests.support.strangers import rewrite
 from zoexport.core import manifest
 from zoexport.core.errors import BundleError, Cancelled, ConfigError
 from zoexport.session import Dataset, Session, StepProgress, Tensor, abi, read_manifest
@@ -33,6 +34,15 @@ def test_the_manifest_of_a_bundle(bundle: Path, tmp_path: Path) -> None:
     (bundle / manifest.FILE).write_text(json.dumps({**read_manifest(bundle), "target": "other"}))
     with pytest.raises(BundleError, match="and other content"):
         manifest_of(bundle)
+
+
+def test_a_manifest_without_what_hosts_read(bundle: Path) -> None:
+    def without_tools(content: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in content.items() if key != "tools"}
+
+    rewrite(bundle, without_tools)
+    with pytest.raises(BundleError, match="at the top level: 'tools' is a required property"):
+        read_manifest(bundle)
 
 
 @pytest.mark.parametrize(
