@@ -82,7 +82,10 @@ struct Lines {
 
   static int32_t add(void* user, const char* prompt) {
     auto* lines = static_cast<Lines*>(user);
-    lines->prompts.push_back(json::parse(prompt));
+    json line = json::parse(prompt);
+    line.erase("where");
+    line.erase("answers");
+    lines->prompts.push_back(std::move(line));
     return lines->stop;
   }
 };

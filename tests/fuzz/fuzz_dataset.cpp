@@ -1,4 +1,4 @@
-// Lines of a data file as examples, prompts and tokens, and the calls that tokens are laid out into.
+// Lines of a data file, as examples and as tokens, and the calls that tokens are laid out into.
 #include <numeric>
 
 #include "fuzz.h"
