@@ -47,10 +47,8 @@ def tokenizer_of(loaded: Any, seq_len: int, *, masked: bool = False) -> Tokenize
         ModelError: the session cannot read the tokenizer.
     """
     entry = text_entry(loaded).get("text")
-    where, fix = (
-        f"tokenizer of {loaded.name}",
-        "Use the model with the tokenizer that its authors publish.",
-    )
+    where = f"tokenizer of {loaded.name}"
+    fix = "Use the model with the tokenizer that its authors publish."
     if entry is None:
         raise ModelError(where, found="no tokenizer.json", expected="a fast tokenizer", fix=fix)
     entry.pop("eos_token", None)

@@ -92,11 +92,9 @@ class Tokenizer(abi.Handle):
             Cancelled: Ctrl-C.
         """
         with abi.stoppable() as callback:
-            abi.call(
-                *("zo_examples_read", self.handle, abi.path_bytes(path)),
-                *(abi.options({"loss": loss, "pack": pack}),),
-                *(callback(abi.ON_JSON, lambda text: take(json.loads(text))), None),
-            )
+            given = abi.options({"loss": loss, "pack": pack})
+            told = callback(abi.ON_JSON, lambda text: take(json.loads(text)))
+            abi.call("zo_examples_read", self.handle, abi.path_bytes(path), given, told, None)
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Tokens of a text; ``special``: with those that the tokenizer writes around it.

@@ -90,17 +90,11 @@ def read_text(path: Path | None, loaded: LoadedModel, config: MaskConfig) -> Tex
 
 
 def _examples(file: Path, loaded: LoadedModel, config: MaskConfig) -> list[Candidate]:
+    # Blank lines hold no example. Every line is checked, and a long file's are not all kept.
+    with file.open("rb") as lines:
+        count = sum(1 for line in lines if line.strip(b"\xef\xbb\xbf \t\r\n"))
+    drawn = set(_drawn(count, config))
     with tokenizer_of(loaded, config.seq_len) as tokenizer:
-        count = 0
-
-        def counted(number: int) -> bool:
-            nonlocal count
-            count = number + 1
-            return False
-
-        # Twice over the file: most of a long one is never kept.
-        read_examples(tokenizer, file, wanted=counted)
-        drawn = set(_drawn(count, config))
         examples = read_examples(tokenizer, file, wanted=drawn.__contains__)
     return [example.candidates[example.target] for example in examples]
 

@@ -200,6 +200,10 @@ def test_the_text_is_drawn_with_the_seed(llama: Path, data: Path, tmp_path: Path
     assert len({str(pair) for pair in drawn}) > 1
     # An example with choices ends with the right one.
     assert every.sequences[3].tokens[-1] == tiny_tokenizer()(" great")["input_ids"][-1]
+    # Blank lines are no examples.
+    spaced = tmp_path / "spaced.jsonl"
+    spaced.write_bytes(b"\xef\xbb\xbf\n \r\n" + data.read_bytes().replace(b"\n", b"\n\t\n"))
+    assert read_text(spaced, loaded, MaskConfig(sequences=2, seed=8)).sequences == drawn[8]
 
     text = tmp_path / "text.txt"
     text.write_text("\ufeff" + "\n\n".join(SENTENCES), encoding="utf-8")
