@@ -73,7 +73,7 @@ demo: setup ## Compile SmolLM2-135M, train it on this machine, bring the adapter
 bench: programs ## Measure SmolLM2-135M here and renew docs/performance.md (an hour, idle cores)
 	$(BIN)/zoexport bench smollm2-135m --grid full -o build/research/performance/full --force
 	$(BIN)/python -m research.performance.page docs/performance.md build/research/performance/full
-	$(BIN)/zoexport bench smollm2-135m --methods prge --weights int4,fp32 --seq-len 64 --batch 1 --queries 1 --labels all,last --eager \
+	$(BIN)/zoexport bench smollm2-135m --methods prge --weights int4,fp32 --max-length 64 --batch-size 1 --num-queries 1 --labels all,last --eager \
 	  --rounds 7 -o build/research/performance/prge --force
 	$(BIN)/python -m research.performance.page docs/performance.md build/research/performance/prge bench-prge
 	$(BIN)/python -m research.performance.roofline docs/performance.md build/research/performance/prge

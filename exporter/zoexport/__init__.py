@@ -1,7 +1,7 @@
 """Compile a language model into a bundle that fine-tunes itself on a phone, and bring the adapter back.
 
     import zoexport
-    bundle = zoexport.compile("smollm2-135m", target="android-cpu", seq_len=64)
+    bundle = zoexport.compile("smollm2-135m", target="android-cpu", max_length=64)
 
 Importing the package loads none of the compilers behind it: each verb imports what it needs.
 """

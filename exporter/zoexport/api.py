@@ -1,6 +1,6 @@
 """zoexport from Python: the verbs of the command line as functions and a :class:`Bundle`, with typed results.
 
-    bundle = zoexport.compile(model, tokenizer=tokenizer, lora=LoraConfig(r=8), target="android-cpu", seq_len=64)
+    bundle = zoexport.compile(model, tokenizer=tokenizer, lora=LoraConfig(r=8), target="android-cpu", max_length=64)
     bundle.train("train.jsonl", state="run", steps=60)
     print(bundle.evaluate("test.jsonl", state="run").accuracy)
     bundle.export_adapter("adapter", state="run")
@@ -70,15 +70,15 @@ def compile(
         lora: rank, alpha, target modules and last layers of the adapters.
         recipe: a recipe's name or a YAML file: a method, and settings over which ``lora`` and ``settings`` win.
         calibration: rows on which activations are measured: their ranges, where a target quantizes them, or their
-            directions (``lora.init``).
+            directions (``lora.init_weights``).
         adapter: the folder of PEFT's adapter that training starts from; rank, alpha and layers are its own.
         allow_fallback: accept matrix products that the target's accelerator does not take.
         force: replace a bundle that is already there.
         verify: run every program and compare losses and gradients with PyTorch before the bundle is written; None: on
             all targets but android-npu, which takes minutes.
         progress: called with the name of each phase, and how far it is where that is known.
-        by_key: more settings, under the keys of ``--set``: ``{"lora.rank": 8}``.
-        settings: of the method (``zoexport methods``), with ``_`` for a dot: ``seq_len=64, lora_rank=8``.
+        by_key: more settings, under the keys of ``--set``: ``{"lora.r": 8}``.
+        settings: of the method (``zoexport methods``), with ``_`` for a dot: ``max_length=64, lora_r=8``.
 
     Raises:
         ZoExportError: one clear error; nothing is written.
@@ -221,8 +221,8 @@ class Bundle:
                 last step. A run that goes on keeps all of these.
             evaluated: called after each evaluation.
             report_to: ``tensorboard``, ``trackio``, ``jsonl``, or one with its ``:PLACE`` (docs/report.md).
-            settings: what need not be compiled in, such as ``lr``, ``lr_schedule``, ``eps``, ``seed`` and ``loss``;
-                what is not given is the run's, or the bundle's for a new one.
+            settings: what need not be compiled in, such as ``learning_rate``, ``lr_scheduler_type``, ``eps``, ``seed``
+                and ``loss``; what is not given is the run's, or the bundle's for a new one.
 
         Raises:
             ZoExportError: something cannot be used, the run diverged, or it was stopped.
@@ -259,7 +259,7 @@ class Bundle:
         *,
         state: StrPath | None = None,
         generate: bool = False,
-        max_tokens: int = 64,
+        max_new_tokens: int = 64,
         stop: Iterable[str] = (),
         progress: Progress | None = None,
         by_key: Mapping[str, Any] | None = None,
@@ -272,7 +272,7 @@ class Bundle:
             data: examples (docs/cli.md).
             state: a training state's folder, which stays as it is.
             generate: also generate an answer to each prompt, and compare it with the right ones by SQuAD's rules.
-            max_tokens, stop: of answers; see :meth:`generate`.
+            max_new_tokens, stop: of answers; see :meth:`generate`.
             progress: called with what is being done.
             by_key, settings: only those of the loss, and ``pack``.
             last: the values of the last step, also where the run keeps its best.
@@ -303,7 +303,7 @@ class Bundle:
                     self.path,
                     questions,
                     state=where,
-                    max_tokens=max_tokens,
+                    max_new_tokens=max_new_tokens,
                     stop=tuple(stop),
                     phase=progress or _silent,
                     last=last,
@@ -317,7 +317,7 @@ class Bundle:
         *,
         state: StrPath | None = None,
         adapter: StrPath | None = None,
-        max_tokens: int = 128,
+        max_new_tokens: int = 128,
         stop: Iterable[str] = (),
         sampling: Sampling | None = None,
         sliding: bool = False,
@@ -331,7 +331,7 @@ class Bundle:
                 a conversation, ``{"role", "content"}``, that is answered.
             state: a training state's folder, which stays as it is.
             adapter: what :meth:`export_adapter` wrote, in place of a state.
-            max_tokens: that follow at most.
+            max_new_tokens: that follow at most.
             stop: strings before the first of which the text ends.
             sampling: the most likely token each time where None.
             sliding: past the bundle's context go on over the last part of the tokens (docs/generate.md).
@@ -354,7 +354,7 @@ class Bundle:
                 [given],
                 state=None if state is None else Path(state),
                 adapter=None if adapter is None else Path(adapter),
-                max_tokens=max_tokens,
+                max_new_tokens=max_new_tokens,
                 stop=tuple(stop),
                 sampling=sampling,
                 sliding=sliding,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 ROWS = 8
 """Rows that are calibrated on, as in the paper (appendix B)."""
 _WORDS = 256
-"""Words that a row of the corpus is made of, as ``zoexport sensitivity`` does; what exceeds seq_len is cut off."""
+"""Words that a row of the corpus is made of, as ``zoexport sensitivity`` does; what exceeds max_length is cut off."""
 
 
 def formats_of(
@@ -43,7 +43,7 @@ def formats_of(
     """The formats that a method's settings ask for; None where they ask for none.
 
     Args:
-        config: where it ``rounds_inputs``, its ``outliers``, ``datatypes`` and ``seq_len`` are used.
+        config: where it ``rounds_inputs``, its ``outliers``, ``datatypes`` and ``max_length`` are used.
         loaded: the model. data: see :func:`calibration_rows`. progress: see ``core.types.Progress``.
 
     Raises:
@@ -59,25 +59,25 @@ def formats_of(
     )
     progress("calibrating activations", None)
     modules = adapter_targets(loaded.model, "all-linear", "all")
-    rows = calibration_rows(loaded, config.seq_len, data)
+    rows = calibration_rows(loaded, config.max_length, data)
     settings = as_dict(config)
     search = settings["datatypes"] == "search"
     return calibrate(loaded, modules, rows, outliers=settings["outliers"], search=search)
 
 
-def calibration_tokens(loaded: LoadedModel, data: Path, seq_len: int) -> Tensor:
-    """int64 (n, seq_len): tokens of a data file's examples, padded on the right with 0, for targets that calibrate.
+def calibration_tokens(loaded: LoadedModel, data: Path, max_length: int) -> Tensor:
+    """int64 (n, max_length): tokens of a data file's examples, padded on the right with 0, for targets that calibrate.
 
     Raises:
         DataError: a line cannot be used, or there is none. ModelError: the session cannot read the tokenizer.
     """
-    with tokenizer_of(loaded, seq_len) as tokenizer:
+    with tokenizer_of(loaded, max_length) as tokenizer:
         rows = [
             candidate.tokens
             for example in read_examples(tokenizer, data)
             for candidate in example.candidates
         ]
-    return torch.tensor([row + [0] * (seq_len - len(row)) for row in rows], dtype=torch.int64)
+    return torch.tensor([row + [0] * (max_length - len(row)) for row in rows], dtype=torch.int64)
 
 
 def calibration_file(loaded: LoadedModel, data: Path | None = None) -> Path | None:
@@ -88,12 +88,12 @@ def calibration_file(loaded: LoadedModel, data: Path | None = None) -> Path | No
 
 
 def calibration_rows(
-    loaded: LoadedModel, seq_len: int, data: Path | None = None
+    loaded: LoadedModel, max_length: int, data: Path | None = None
 ) -> list[list[int]]:
     """The first :data:`ROWS` rows of a data file or of the Brown corpus; random tokens for a model without a tokenizer.
 
     Args:
-        loaded: whose tokenizer is used. seq_len: tokens of the longest row.
+        loaded: whose tokenizer is used. max_length: tokens of the longest row.
         data: JSON Lines of the shapes that training takes. None: the corpus, fetched at the first call.
 
     Returns:
@@ -105,7 +105,7 @@ def calibration_rows(
     """
     if loaded.tokenizer is None:
         generator = torch.Generator().manual_seed(0)
-        shape = (ROWS, seq_len)
+        shape = (ROWS, max_length)
         tokens: list[list[int]] = torch.randint(
             loaded.vocab_size, shape, generator=generator
         ).tolist()
@@ -114,7 +114,7 @@ def calibration_rows(
     assert file is not None
     # The corpus is text without masks, whose activations an encoder has as well.
     masked = is_masked(loaded.model) and data is not None
-    with tokenizer_of(loaded, seq_len, masked=masked) as tokenizer:
+    with tokenizer_of(loaded, max_length, masked=masked) as tokenizer:
         examples = read_examples(tokenizer, file, most=ROWS)
     return [example.candidates[example.target].tokens for example in examples]
 

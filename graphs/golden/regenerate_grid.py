@@ -29,7 +29,7 @@ DRAWS = [
     (3, 42, 7, 3, 1000, 255, 64),
     (4, 2026, 12, 0, 17, (1 << 34) - 130, 130),
 ]
-# table, bits of a weight, gradients, lr, seed, tensor_id, step of the gradients, second, summed
+# table, bits of a weight, gradients, learning_rate, seed, tensor_id, step of the gradients, second, summed
 UPDATES = [
     (0, 4, [0.75], 0.05, 7, 3, 0, True, False),
     (0, 4, [-2.5, 0.0, 1e-3, 30.0], 0.02, 1 << 40, 0x7FFFFFFE, 0xFFFFFFFE, True, False),
@@ -79,13 +79,23 @@ def vectors() -> dict[str, Any]:
             }
         )
     updates = []
-    for table, bits, gradients, lr, seed, tensor_id, step, second_rounding, summed in UPDATES:
+    for (
+        table,
+        bits,
+        gradients,
+        learning_rate,
+        seed,
+        tensor_id,
+        step,
+        second_rounding,
+        summed,
+    ) in UPDATES:
         integers, eps = _integers(bits), TABLES[table][0]
         moved = grid.update_codes(
             integers,
             *LIMITS[bits],
             gradients=gradients,
-            lr=lr,
+            learning_rate=learning_rate,
             eps=eps,
             table=tables[table],
             seed=seed,
@@ -99,7 +109,7 @@ def vectors() -> dict[str, Any]:
                 "table": table,
                 "bits": bits,
                 "gradients": _bits(*gradients),
-                "lr": _bits(lr)[0],
+                "learning_rate": _bits(learning_rate)[0],
                 "eps": _bits(eps)[0],
                 "seed": f"{seed:016x}",
                 "tensor_id": tensor_id,

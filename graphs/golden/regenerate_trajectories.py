@@ -30,22 +30,22 @@ OUTPUT = Path(__file__).parent / "trajectories.json"
 
 MODEL = "llama_tied"
 STEPS = 8
-_COMMON = {"weights": "fp32", "lora.rank": 2}
+_COMMON = {"weights": "fp32", "lora.r": 2}
 SETTINGS: dict[str, dict[str, Any]] = {
     "prge": {
         **_COMMON,
-        "queries": 2,
-        "batch": 2,
+        "num_queries": 2,
+        "batch_size": 2,
         "loss": "choices",
-        "lr": 0.01,
-        "lr_schedule": "cosine",
+        "learning_rate": 0.01,
+        "lr_scheduler_type": "cosine",
         "seed": 2**40 + 7,
     },
     "mebp": {
         **_COMMON,
-        "batch": 1,
-        "accumulate": 3,
-        "lr": 0.01,
+        "batch_size": 1,
+        "gradient_accumulation_steps": 3,
+        "learning_rate": 0.01,
         "weight_decay": 0.01,
         "seed": 5,
     },
@@ -73,12 +73,12 @@ def rate(settings: dict[str, Any], step: int) -> float:
         "linear": 1 - share,
         "cosine": (1 + np.cos(np.pi * share)) / 2,
     }
-    return float(settings["lr"] * shapes[settings["lr_schedule"]])
+    return float(settings["learning_rate"] * shapes[settings["lr_scheduler_type"]])
 
 
 def batches(settings: dict[str, Any], examples: int) -> list[list[int]]:
     """The examples of every step: an endless stream of shuffled epochs, cut into updates."""
-    size = settings["batch"] * settings["accumulate"]
+    size = settings["batch_size"] * settings["gradient_accumulation_steps"]
     stream = [
         int(index)
         for epoch in range(-(-STEPS * size // examples))
@@ -94,15 +94,15 @@ def trajectory(bundle: Path, method: str, examples: list[Example]) -> dict[str, 
     reference = load_reference(manifest, bundle, None, lambda *_: None)
     trained = [slot for slot in manifest["state"] if slot["role"] == "trainable"]
     initial = reference.values()
-    if "queries" in settings:
+    if "num_queries" in settings:
         _in_double(reference)
     losses, rates, gradients = [], [], []
     for step, batch in enumerate(batches(settings, len(examples))):
-        lr = rate(settings, step)
-        taken = reference.step([examples[index] for index in batch], lr)
+        learning_rate = rate(settings, step)
+        taken = reference.step([examples[index] for index in batch], learning_rate)
         losses.append(taken["losses"])
-        rates.append(np.float32(lr))
-        if "queries" in settings:
+        rates.append(np.float32(learning_rate))
+        if "num_queries" in settings:
             gradients.append(np.array(taken["gradients"], np.float32))
     finished = reference.finished()
     if gradients:
@@ -141,12 +141,12 @@ def _replayed(
 ) -> dict[str, torch.Tensor]:
     """The slots after updates by these gradients, to the last bit."""
     number = torch.tensor([seed])
-    for step, (g, lr) in enumerate(zip(gradients, rates, strict=True)):
+    for step, (g, learning_rate) in enumerate(zip(gradients, rates, strict=True)):
         for slot in trained:
             slots[slot["name"]] = zo_update(
                 slots[slot["name"]],
                 torch.from_numpy(g),
-                torch.tensor([lr]),
+                torch.tensor([learning_rate]),
                 number,
                 torch.tensor([step + 1]),
                 slot["tensor_id"],

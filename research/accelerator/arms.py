@@ -30,13 +30,19 @@ class Comparison:
     seeds: tuple[int, ...] = (0, 1, 2)
 
 
-_FILMS = {"loss": "choices", "seq_len": "64", "batch": "4", "queries": "4", "activations": "fp32"}
+_FILMS = {
+    "loss": "choices",
+    "max_length": "64",
+    "batch_size": "4",
+    "num_queries": "4",
+    "activations": "fp32",
+}
 _TEXT = {
     "loss": "full",
-    "seq_len": "256",
-    "batch": "1",
-    "lora.targets": "all-linear",
-    "lora.rank": "16",
+    "max_length": "256",
+    "batch_size": "1",
+    "lora.target_modules": "all-linear",
+    "lora.r": "16",
     "weights": "int4",
 }
 
@@ -45,7 +51,7 @@ def _adapters(label: str, rates: tuple[float, ...], **settings: str) -> Arm:
     named = {key.replace("__", "."): value for key, value in settings.items()}
     method = named.pop("method", "prge")
     # By layers, as the head then computes labels alone, whatever is trained.
-    common = {"weights": "int4", "eps": "1e-3", "split": "layers"}
+    common = {"weights": "int4", "eps": "1e-3", "granularity": "layer"}
     return Arm(label, method, {**common, **named}, rates)
 
 
@@ -53,17 +59,19 @@ def _steps(
     rates: tuple[float, ...], signs: tuple[float, ...], adam: tuple[float, ...]
 ) -> tuple[Arm, ...]:
     """Estimators and updates over the same adapters."""
-    fzoo = {"method": "fzoo", "queries": "7"}
+    fzoo = {"method": "fzoo", "num_queries": "7"}
     muon = tuple(30 * rate for rate in rates)
     return (
-        _adapters("P-RGE", rates, queries="4"),
+        _adapters("P-RGE", rates, num_queries="4"),
         _adapters("FZOO", signs, **fzoo),
-        _adapters("P-RGE, A of activations", rates, queries="4", lora__init="activations"),
-        _adapters("FZOO, A of activations", signs, lora__init="activations", **fzoo),
-        _adapters("P-RGE, Adam", adam, queries="4", optimizer="adam"),
-        _adapters("P-RGE, momentum", rates, queries="4", optimizer="momentum"),
-        _adapters("P-RGE, Muon", muon, queries="4", optimizer="muon"),
-        _adapters("MeZO, q = 1", rates, method="mezo", queries="1"),
+        _adapters(
+            "P-RGE, A of activations", rates, num_queries="4", lora__init_weights="activations"
+        ),
+        _adapters("FZOO, A of activations", signs, lora__init_weights="activations", **fzoo),
+        _adapters("P-RGE, Adam", adam, num_queries="4", optimizer="adam"),
+        _adapters("P-RGE, momentum", rates, num_queries="4", optimizer="momentum"),
+        _adapters("P-RGE, Muon", muon, num_queries="4", optimizer="muon"),
+        _adapters("MeZO, q = 1", rates, method="mezo", num_queries="1"),
     )
 
 
@@ -72,7 +80,7 @@ _RATES = (2e-3, 5e-3, 1e-2, 2e-2)
 
 def _queries(count: int, rates: tuple[float, ...]) -> Arm:
     """So many of as few rows as make 16 with them."""
-    settings = {"queries": str(count), "batch": str(16 // count)}
+    settings = {"num_queries": str(count), "batch_size": str(16 // count)}
     return _adapters(f"q = {count}, B = {16 // count}", rates, **settings)
 
 
@@ -85,7 +93,7 @@ COMPARISONS = {
         _TEXT,
         (
             *_steps((1e-3, 2e-3, 5e-3, 1e-2), (1e-3, 2e-3, 5e-3, 1e-2), (3e-4, 1e-3, 3e-3, 1e-2)),
-            Arm("MeBP", "mebp", {"lr_schedule": "constant"}, (2e-4, 5e-4, 1e-3)),
+            Arm("MeBP", "mebp", {"lr_scheduler_type": "constant"}, (2e-4, 5e-4, 1e-3)),
         ),
         steps=240,
         points=12,
@@ -111,8 +119,8 @@ COMPARISONS = {
             _adapters(
                 "LoRA, all linear layers",
                 (1e-3, 2e-3, 5e-3, 1e-2),
-                lora__targets="all-linear",
-                lora__rank="8",
+                lora__target_modules="all-linear",
+                lora__r="8",
             ),
             Arm("all weights", "mezo", ALL_WEIGHTS, _WEIGHTS),
         ),
@@ -134,7 +142,7 @@ COMPARISONS = {
     # FedSPZO's estimator, of one client.
     "split": Comparison(
         "films",
-        {key: value for key, value in _FILMS.items() if key != "queries"},
+        {key: value for key, value in _FILMS.items() if key != "num_queries"},
         (
             unsplit(2, _WEIGHTS),
             *(split(perturbations, _WEIGHTS) for perturbations in ("1,4", "2,2", "2,4")),

@@ -100,7 +100,7 @@ def _first_matrices() -> set[tuple[str, int]]:
         for arm in comparison.arms:
             config: Any = folder.config_of(arm, comparison)
             if config.measures_directions:
-                found.add((config.lora_targets, config.lora_rank))
+                found.add((config.lora_target_modules, config.lora_r))
     return found
 
 
@@ -159,7 +159,7 @@ def _planned(
     """``flops`` and ``bytes`` of a step."""
     settings = {**comparison.common, **arm.settings}
     settings.pop("mask", None)
-    batch = int(settings["batch"])
+    batch = int(settings["batch_size"])
     found = plan_training(
         model,
         method=arm.method,

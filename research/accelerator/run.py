@@ -109,10 +109,10 @@ class Prepared:
 
     def adapters(self, config: Any) -> Adapters:
         """With A as ``lora_inject`` draws it, or along directions of activations."""
-        rank = config.lora_rank
-        names = self.linears(config.lora_targets)
-        if config.lora_init == "activations":
-            path = folder.directions_file(self.path, config.lora_targets, rank)
+        rank = config.lora_r
+        names = self.linears(config.lora_target_modules)
+        if config.lora_init_weights == "activations":
+            path = folder.directions_file(self.path, config.lora_target_modules, rank)
             first = load_file(path, device=str(self.device))
         else:
             inputs = [self.original.parameters[f"{name}.weight"].shape[1] for name in names]

@@ -62,7 +62,7 @@ class Runs(abc.ABC):
         return ((losses[:, 0::2] - losses[:, 1::2]) / (2 * self._config.eps)).float()
 
     def _batch(self) -> Batch:
-        batch = self.task.batch(self._seeds, self.steps, self._config.batch)
+        batch = self.task.batch(self._seeds, self.steps, self._config.batch_size)
         return batch.of(self._own)
 
 
@@ -82,7 +82,7 @@ class ZerothOrder(Runs):
         super().__init__(model, task, lanes, config)
         self._trained, self._one_sided = trained, one_sided
         self.values = trained.initial.repeat(len(lanes), 1)
-        self._noise = trained.noise(self._seeds, config.queries, signs=one_sided)
+        self._noise = trained.noise(self._seeds, config.num_queries, signs=one_sided)
         self._reach: float = config.eps
         """How far copies are moved along a direction."""
         self._past: deque[Tensor] = deque(maxlen=getattr(config, "horizon", 1))
@@ -112,7 +112,7 @@ class ZerothOrder(Runs):
         return self._central(losses)
 
     def update(self, gradients: Tensor, z: Tensor) -> None:
-        """w - lr / q sum of g z; or by averages of the last steps' estimates (docs/adam-from-the-log.md)."""
+        """w - learning_rate / q sum of g z; or by averages of the last steps' estimates (docs/adam-from-the-log.md)."""
         estimate = torch.stack(
             [row @ z[own] for row, own in zip(gradients, self._own.tolist(), strict=True)]
         ) / len(gradients[0])
@@ -131,7 +131,7 @@ class ZerothOrder(Runs):
 
     def _copies(self, z: Tensor) -> Iterator[tuple[int, Weights]]:
         """Perturbed copies, as many a forward pass as fit."""
-        queries = range(self._config.queries)
+        queries = range(self._config.num_queries)
         if self._one_sided:
             moves = [(0, 0.0), *((query, self._reach) for query in queries)]
         else:
@@ -208,7 +208,7 @@ class Rounded(ZerothOrder):
         return super().gradients(losses) / self._config.eps
 
     def update(self, gradients: Tensor, z: Tensor) -> None:
-        """clamp(w - sum over queries of S(lr / q c_i Q2(u_i)))."""
+        """clamp(w - sum over queries of S(learning_rate / q c_i Q2(u_i)))."""
         assert self._second is not None
         second = z if self._config.estimator == "q-rge1" else self._second
         for lane, own in enumerate(self._own.tolist()):
@@ -260,7 +260,7 @@ class FirstOrder(Runs):
         with torch.no_grad():
             squares = [gradient.flatten(1).double().square().sum(1) for gradient in gradients]
             norms = torch.stack(squares).sum(0).sqrt()
-            factor = (self._config.clip / (norms + 1e-6)).clamp(max=1).float()
+            factor = (self._config.max_grad_norm / (norms + 1e-6)).clamp(max=1).float()
             self.steps += 1
             for value, gradient, moments in zip(values, gradients, self._moments, strict=True):
                 self._adam(value, gradient * _like(factor, gradient), *moments)

@@ -38,7 +38,7 @@ from zoexport.tools.bench.matrix import Shape, Variant, first_order
 MODEL = "smollm2-135m"
 RESULTS = RAW / "convergence"
 SEQ_LEN = 256
-SETTINGS = {"lora.targets": "all-linear", "lora.rank": "16", "weights": "int4"}
+SETTINGS = {"lora.target_modules": "all-linear", "lora.r": "16", "weights": "int4"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,19 +48,19 @@ class Curve:
     Attributes:
         steps: in total, evaluated every ``every``.
         learning_rate: constant.
-        queries: of a zeroth-order method.
+        num_queries: of a zeroth-order method.
     """
 
     method: str
     steps: int
     every: int
     learning_rate: float
-    queries: int = 1
+    num_queries: int = 1
 
 
 CURVES = (
     Curve("mebp", 300, 30, 2e-4),
-    Curve("prge", 320, 40, 1e-3, queries=4),
+    Curve("prge", 320, 40, 1e-3, num_queries=4),
     Curve("mezo", 1200, 120, 5e-4),
 )
 """An hour together on two cores, the zeroth-order methods most of it."""
@@ -81,7 +81,7 @@ def measure(
     data: Samples,
     curves: Sequence[Curve],
     *,
-    seq_len: int,
+    max_length: int,
     threads: int,
     work: Path,
     progress: Progress,
@@ -91,7 +91,7 @@ def measure(
     Args:
         model: a MODEL argument.
         data: rows as ``{"text"}``.
-        seq_len: of the programs; rows have as many tokens or more.
+        max_length: of the programs; rows have as many tokens or more.
         threads: of the engine.
         work: where bundles, states and points are kept.
         progress: called with what is being done and how far the curve is.
@@ -105,7 +105,7 @@ def measure(
     """
     source = models.resolve(model)
     digest = models.fingerprint(source)
-    variants = {curve: _variant(curve, seq_len) for curve in curves}
+    variants = {curve: _variant(curve, max_length) for curve in curves}
     bundles.check(list(variants.values()), "host", _rank())
     found, about, load = [], None, conditions.load_average()
     for curve, variant in variants.items():
@@ -127,7 +127,7 @@ def measure(
         "conditions": {
             "model": {key: about[key] for key in ("name", "parameters", "sha256")},
             "date": datetime.date.today().isoformat(),
-            "settings": SETTINGS | {"seq_len": str(seq_len), "batch": "1"},
+            "settings": SETTINGS | {"max_length": str(max_length), "batch_size": "1"},
             "threads": threads,
             "load_average": [load, conditions.load_average()],
             **conditions.machine(),
@@ -136,13 +136,13 @@ def measure(
 
 
 def _rank() -> dict[str, str]:
-    return {"lora.rank": SETTINGS["lora.rank"]}
+    return {"lora.r": SETTINGS["lora.r"]}
 
 
-def _variant(curve: Curve, seq_len: int) -> Variant:
-    queries = 1 if first_order(curve.method) else curve.queries
-    shape = Shape(seq_len, 1, queries, targets=SETTINGS["lora.targets"])
-    return Variant(curve.method, SETTINGS["weights"], shape, split="layers")
+def _variant(curve: Curve, max_length: int) -> Variant:
+    queries = 1 if first_order(curve.method) else curve.num_queries
+    shape = Shape(max_length, 1, queries, targets=SETTINGS["lora.target_modules"])
+    return Variant(curve.method, SETTINGS["weights"], shape, granularity="layer")
 
 
 class _Run:
@@ -183,7 +183,7 @@ class _Run:
         flops = flops_of_step(timed[-1]["calls"], content)
         return {
             **dataclasses.asdict(self._curve),
-            "queries": None if first_order(self._curve.method) else self._curve.queries,
+            "num_queries": None if first_order(self._curve.method) else self._curve.num_queries,
             "gflop_per_step": round(flops / 1e9, 6),
             "seconds_per_step": round(seconds, 4),
             "peak_anonymous_mb": max((point["anonymous_mb"] or 0 for point in timed), default=0),
@@ -276,7 +276,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             MODEL,
             corpus.rows(SEQ_LEN),
             shortened(CURVES, chosen.share) if chosen.share < 1 else CURVES,
-            seq_len=SEQ_LEN,
+            max_length=SEQ_LEN,
             threads=chosen.threads,
             work=bundles.work_folder(),
             progress=clock,

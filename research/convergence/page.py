@@ -44,7 +44,7 @@ def write(page: Path, folder: Path, result: Mapping[str, Any]) -> None:
 def markdown(result: Mapping[str, Any]) -> str:
     """The page."""
     found = result["conditions"]
-    length = found["settings"]["seq_len"]
+    length = found["settings"]["max_length"]
     settings = ", ".join(f"{key}={value}" for key, value in found["settings"].items())
     versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
     text = [
@@ -63,7 +63,17 @@ def markdown(result: Mapping[str, Any]) -> str:
 
 def summary(result: Mapping[str, Any]) -> str:
     """A row a method: its cost, and where it began, what was best and how it ended."""
-    header = ["method", "q", "lr", "steps", "GFLOP/step", "s/step", "anon MB", "TFLOP", "seconds"]
+    header = [
+        "method",
+        "q",
+        "learning_rate",
+        "steps",
+        "GFLOP/step",
+        "s/step",
+        "anon MB",
+        "TFLOP",
+        "seconds",
+    ]
     header += ["loss at first", "best", "last", "accuracy at first", "last"]
     rows = []
     for curve in result["curves"]:
@@ -71,7 +81,7 @@ def summary(result: Mapping[str, Any]) -> str:
         best = min(point["loss"] for point in curve["points"])
         rows.append(
             [
-                *(curve[key] for key in ("method", "queries", "learning_rate", "steps")),
+                *(curve[key] for key in ("method", "num_queries", "learning_rate", "steps")),
                 curve["gflop_per_step"],
                 curve["seconds_per_step"],
                 curve["peak_anonymous_mb"],

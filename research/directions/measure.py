@@ -1,8 +1,8 @@
 """What a frozen A leaves of a weight's gradient: drawn at random, or along the directions of activations.
 
-``python -m research.directions.measure PAGE`` measures SmolLM2's A of ``lora.init=activations``, from prose and from
-sentences, and gradients on held-out ones, and renews the page's part between ``<!-- report-directions -->`` and its
-end.
+``python -m research.directions.measure PAGE`` measures SmolLM2's A of ``lora.init_weights=activations``, from prose and
+from sentences, and gradients on held-out ones, and renews the page's part between ``<!-- report-directions -->`` and
+its end.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def drawn(loaded: Any, modules: Sequence[str], rank: int) -> Bases:
 def measured(
     loaded: Any, modules: Sequence[str], rank: int, rows: Sequence[Sequence[int]]
 ) -> Bases:
-    """Those of ``lora.init=activations``, from some rows."""
+    """Those of ``lora.init_weights=activations``, from some rows."""
     found = measure(loaded, dict.fromkeys(modules, rank), rows, seed=0)
     return {name: a / a.norm(dim=0) for name, a in found.items()}
 

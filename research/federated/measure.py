@@ -52,7 +52,7 @@ from zoexport.tools.bench.bundles import compile_apart
 MODEL = "smollm2-135m"
 TARGET = "host"
 RESULTS = RAW / "federated"
-COMMON = {"loss": "choices", "seq_len": "64", "batch": "4", "activations": "fp32"}
+COMMON = {"loss": "choices", "max_length": "64", "batch_size": "4", "activations": "fp32"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Arm:
 
 _ADAPTERS = (2e-3, 5e-3, 1e-2, 2e-2)
 _INT4 = {"weights": "int4"}
-_P2 = {**_INT4, "split": "layers", "queries": "2"}
+_P2 = {**_INT4, "granularity": "layer", "num_queries": "2"}
 _WEIGHTS = (1e-6, 3e-6, 1e-5, 3e-5)
 
 
@@ -102,7 +102,7 @@ STUDIES = {
                 _ADAPTERS,
             ),
             Arm("unsplit, P = 2", "mezo", _P2, "replay", _ADAPTERS),
-            Arm("unsplit, P = 4", "mezo", {**_P2, "queries": "4"}, "replay", _ADAPTERS),
+            Arm("unsplit, P = 4", "mezo", {**_P2, "num_queries": "4"}, "replay", _ADAPTERS),
             Arm("DeComFL", "mezo", _P2, "decomfl", _ADAPTERS),
             Arm(
                 "DeComFL's aggregation, central differences",
@@ -372,7 +372,7 @@ class _Run:
             yield evaluate
 
     def _terms(self, rate: float, seed: int) -> Any:
-        settings = {**self.arm.changes, "lr": repr(rate), "seed": str(seed)}
+        settings = {**self.arm.changes, "learning_rate": repr(rate), "seed": str(seed)}
         return terms_of(
             self.bundle, self._manifest, self.arm.algorithm, self._scale.steps, settings
         )

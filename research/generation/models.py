@@ -77,7 +77,7 @@ def _compiled(model: str, bundle: Path, progress: Progress) -> dict[str, Path]:
                 method="mebp",
                 target="host",
                 output=path,
-                settings={"seq_len": "64", "generate.activations": kind},
+                settings={"max_length": "64", "generate.activations": kind},
                 recipe=None,
                 force=False,
                 progress=progress,

@@ -23,10 +23,10 @@ def measured(asked: dict[str, Any]) -> dict[str, Any]:
     start = time.perf_counter()
     with Session.open(Path(asked["model"]), threads=asked["threads"]) as session:
         opened = time.perf_counter()
-        session.generate(prompt[:FIRST], max_tokens=1, **options)
+        session.generate(prompt[:FIRST], max_new_tokens=1, **options)
         first = time.perf_counter()
-        session.generate(prompt, max_tokens=3, **options)
-        made = session.generate(prompt, max_tokens=tokens + 1, **options)
+        session.generate(prompt, max_new_tokens=3, **options)
+        made = session.generate(prompt, max_new_tokens=tokens + 1, **options)
     return {
         "prefill_tokens_per_second": len(prompt) / made.prefill_seconds,
         "decode_tokens_per_second": tokens / made.decode_seconds,

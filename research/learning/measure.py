@@ -46,7 +46,13 @@ TARGET = "host"
 RESULTS = RAW / "learning"
 _LABELS = 2
 """Tokens of an example that are predicted: the sentences' choices have one each."""
-COMMON = {"loss": "choices", "seq_len": "64", "batch": "4", "queries": "4", "activations": "fp32"}
+COMMON = {
+    "loss": "choices",
+    "max_length": "64",
+    "batch_size": "4",
+    "num_queries": "4",
+    "activations": "fp32",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +89,7 @@ class Comparison:
 
 def _queries(count: int, rates: tuple[float, ...]) -> Arm:
     """So many of as few rows as make 16 with them."""
-    settings = {"weights": "int4", "queries": str(count), "batch": str(16 // count)}
+    settings = {"weights": "int4", "num_queries": str(count), "batch_size": str(16 // count)}
     return Arm(f"q = {count}, B = {16 // count}", "prge", settings, rates)
 
 
@@ -92,7 +98,7 @@ _PRGE = Arm("P-RGE", "prge", {"weights": "int4", "eps": "1e-3"}, (2e-3, 5e-3, 1e
 
 def _moments(optimizer: str, rates: tuple[float, ...]) -> Arm:
     """The same copies and differences, in programs of layers, with another update."""
-    settings = {**_PRGE.settings, "split": "layers", "optimizer": optimizer}
+    settings = {**_PRGE.settings, "granularity": "layer", "optimizer": optimizer}
     return Arm(f"P-RGE, {optimizer}", "prge", settings, rates)
 
 
@@ -109,7 +115,7 @@ COMPARISONS = {
             Arm(
                 "LoRA, all linear layers",
                 "prge",
-                {**_LORA, "lora.targets": "all-linear", "lora.rank": "8"},
+                {**_LORA, "lora.target_modules": "all-linear", "lora.r": "8"},
                 (5e-4, 1e-3, 2e-3, 5e-3, 1e-2),
             ),
             _ALL_WEIGHTS,
@@ -128,7 +134,7 @@ COMPARISONS = {
     # FedSPZO's estimator, of one client.
     "split": Comparison(
         arms=(unsplit(2, _WEIGHTS_RATES), split("1,4", _WEIGHTS_RATES)),
-        common={key: value for key, value in COMMON.items() if key != "queries"},
+        common={key: value for key, value in COMMON.items() if key != "num_queries"},
         steps=200,
         every=25,
         narrows=True,
@@ -150,7 +156,7 @@ COMPARISONS = {
             Arm(
                 "FZOO",
                 "fzoo",
-                {"weights": "int4", "queries": "7", "eps": "1e-3"},
+                {"weights": "int4", "num_queries": "7", "eps": "1e-3"},
                 (2e-3, 5e-3, 1e-2, 2e-2),
             ),
         ),
@@ -171,7 +177,7 @@ COMPARISONS = {
             Arm(
                 "A of activations",
                 "prge",
-                {**_PRGE.settings, "lora.init": "activations"},
+                {**_PRGE.settings, "lora.init_weights": "activations"},
                 (2e-3, 5e-3, 1e-2, 2e-2),
             ),
         ),
@@ -314,7 +320,7 @@ class _Runs:
     def planned(self, arm: Arm, model: str) -> dict[str, int]:
         """``flops`` and ``bytes`` of a step, as ``zoexport plan`` counts them."""
         settings = {**self._comparison.common, **arm.settings}
-        labels = _LABELS * int(settings["batch"])
+        labels = _LABELS * int(settings["batch_size"])
 
         def plan() -> dict[str, int]:
             found = plan_training(

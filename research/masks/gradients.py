@@ -46,7 +46,7 @@ class Sizes:
     """How much is measured.
 
     Attributes:
-        sequences: of plain text; of the task's short ones more, of grasp's two passes fewer. seq_len: tokens of the
+        sequences: of plain text; of the task's short ones more, of grasp's two passes fewer. max_length: tokens of the
             longest.
         tuning_steps, tuning_batch, tuning_rate: of the fine-tuning: Adam over all weights, a rate that falls to 0.
         densities: ascending.
@@ -56,7 +56,7 @@ class Sizes:
     sequences: int = 64
     task_sequences: int = 128
     grasp_sequences: int = 16
-    seq_len: int = 256
+    max_length: int = 256
     tuning_steps: int = 200
     tuning_batch: int = 8
     tuning_rate: float = 1e-5
@@ -183,7 +183,7 @@ class Gradients:
         sizes = self.sizes
         counts = {"grasp": sizes.grasp_sequences, "task": sizes.task_sequences}
         count = counts.get(text.removeprefix("held-out "), sizes.sequences)
-        return MaskConfig(sequences=count, seq_len=sizes.seq_len, seed=sizes.seed)
+        return MaskConfig(sequences=count, max_length=sizes.max_length, seed=sizes.seed)
 
     def _text(self, mask: str, loaded: LoadedModel) -> Text:
         return read_text(self.texts.get(mask, self.texts["corpus"]), loaded, self._config(mask))

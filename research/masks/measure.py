@@ -131,9 +131,9 @@ def measure(
             write(result)
 
 
-def texts_of(seq_len: int) -> dict[str, Path]:
+def texts_of(max_length: int) -> dict[str, Path]:
     """The Brown corpus and the sentence set, fetched at the first call."""
-    text, task = corpus.rows(seq_len), samples.sentences()
+    text, task = corpus.rows(max_length), samples.sentences()
     return {
         "corpus": text.train,
         "held-out text": text.test,
@@ -175,7 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sizes, plan = scaled(Sizes(), Plan(), chosen.share)
         measure(
             chosen.model,
-            texts_of(sizes.seq_len),
+            texts_of(sizes.max_length),
             sizes,
             plan,
             command=command_of(chosen.model, chosen.share),

@@ -132,13 +132,13 @@ def conditions(result: Mapping[str, Any]) -> list[str]:
         f"- {found['model']['name']}, {result['weights']:,} linear weights. Corpus: news of the Brown corpus, its last "
         "four texts held out. Task: film sentences (samples.py), the loss of the label alone",
         f"- gradients: {sizes['sequences']} rows of plain text, {sizes['task_sequences']} sentences, "
-        f"{sizes['grasp_sequences']} rows for grasp; {sizes['seq_len']} tokens or fewer, seed {sizes['seed']}, fp32",
+        f"{sizes['grasp_sequences']} rows for grasp; {sizes['max_length']} tokens or fewer, seed {sizes['seed']}, fp32",
         f"- fine-tuning: all weights, {sizes['tuning_steps']} steps of Adam, {sizes['tuning_batch']} sentences each, "
         f"rate {sizes['tuning_rate']:g} falling to 0; the mean loss of the held-out task's sentences goes from "
         f"{tuned['before']:.4f} to {tuned['after']:.4f}",
         f"- training: `compile --method senszoq --set loss=choices`, weights {plan['weights']}, {plan['steps']} steps "
-        f"of {plan['batch']} sentences and {plan['queries']} queries, {plan['seq_len']} tokens or fewer, seed "
-        f"{plan['seed']}; {plan['evaluated']} held-out sentences are evaluated",
+        f"of {plan['batch_size']} sentences and {plan['num_queries']} queries, {plan['max_length']} tokens or fewer, "
+        f"seed {plan['seed']}; {plan['evaluated']} held-out sentences are evaluated",
     ]
     if phases:
         lines.append(

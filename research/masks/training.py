@@ -47,9 +47,9 @@ class Plan:
     promises: tuple[float, ...] = (5e-5, 1.5e-4)
     evaluated: int = 600
     densities: tuple[float, ...] = (1e-3, 1e-2, 1e-4)
-    batch: int = 4
-    queries: int = 4
-    seq_len: int = 64
+    batch_size: int = 4
+    num_queries: int = 4
+    max_length: int = 64
     weights: str = "int4"
     sequences: int = 64
     seed: int = 0
@@ -239,9 +239,9 @@ class Trainings:
         settings = {
             "mask": str(mask or self._mask_file(case.mask, case.density)),
             "loss": "choices",
-            "seq_len": str(plan.seq_len),
-            "batch": str(plan.batch),
-            "queries": str(plan.queries),
+            "max_length": str(plan.max_length),
+            "batch_size": str(plan.batch_size),
+            "num_queries": str(plan.num_queries),
             "weights": plan.weights,
         }
         compile_apart(bundle, model, "senszoq", "host", settings)

@@ -28,7 +28,7 @@ from zoexport.tools.bench import conditions, runner
 MODEL = "smollm2-135m"
 LAYERS = (10, 20, 30)
 LENGTH = 256
-SETTINGS = {"lora.targets": "all-linear", "weights": "int4"}
+SETTINGS = {"lora.target_modules": "all-linear", "weights": "int4"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ def measure(layers: int, folder: Path, length: int = LENGTH) -> Row:
         method="mebp",
         target="ios-mlx",
         output=folder / f"bundle-{layers}",
-        settings={**SETTINGS, "seq_len": str(length)},
+        settings={**SETTINGS, "max_length": str(length)},
         recipe=None,
         force=False,
         progress=lambda *_: None,

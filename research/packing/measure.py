@@ -1,4 +1,4 @@
-"""``make bench-packing``: what ``pack=on`` does to rows, to the tokens that are learned, and to the time of each.
+"""``make bench-packing``: what ``pack=true`` does to rows, to the tokens that are learned, and to the time of each.
 
 ``python -m research.packing.measure PAGE`` trains SmolLM2-135M by MeBP for one pass over short and over long texts of
 the Brown corpus, packed and not in turn, and renews the page's part between ``<!-- bench-packing -->`` and its end.
@@ -30,7 +30,7 @@ from zoexport.tools.bench.output import markdown_table
 MARK = "bench-packing"
 MODEL = "smollm2-135m"
 SEQ_LEN = 256
-SETTINGS = {"lora.targets": "all-linear", "seq_len": str(SEQ_LEN), "generate": "off"}
+SETTINGS = {"lora.target_modules": "all-linear", "max_length": str(SEQ_LEN), "generate": False}
 TEXTS = {25: 48, 600: 4}
 """Texts by their words."""
 TIMES = 3
@@ -42,14 +42,14 @@ class Pass:
     """One pass over texts of ``words`` words each: rows, tokens that are learned, and the steps' seconds."""
 
     words: int
-    pack: str
+    pack: bool
     texts: int
     rows: int
     tokens: int
     seconds: float
 
 
-def passed(bundle: Path, data: Path, words: int, pack: str, folder: Path) -> Pass:
+def passed(bundle: Path, data: Path, words: int, pack: bool, folder: Path) -> Pass:
     """Train on each row once, in a new state under ``folder``."""
     tokens = folder / "tokens.jsonl"
     rows = write_tokens(bundle, data, tokens, pack=pack)["examples"]
@@ -90,7 +90,7 @@ def measure(folder: Path, clock: Clock) -> list[Pass]:
         with corpus.rows(words).train.open(encoding="utf-8") as lines:
             data.write_text("".join(itertools.islice(lines, count)), "utf-8")
         for _ in range(TIMES):
-            for pack in ("off", "on"):
+            for pack in (False, True):
                 found.append(passed(Path(bundle["bundle"]), data, words, pack, folder))
                 clock(f"{found[-1]}", None)
     return found
@@ -99,7 +99,7 @@ def measure(folder: Path, clock: Clock) -> list[Pass]:
 def table(found: Sequence[Pass]) -> str:
     """Passes as Markdown, with what they depend on."""
     rows: list[list[Any]] = []
-    for words, pack in itertools.product(TEXTS, ("off", "on")):
+    for words, pack in itertools.product(TEXTS, (False, True)):
         alike = [one for one in found if (one.words, one.pack) == (words, pack)]
         one = alike[0]
         each = statistics.median(run.seconds for run in alike) / one.tokens
@@ -111,7 +111,7 @@ def table(found: Sequence[Pass]) -> str:
         [
             markdown_table(header, rows),
             "",
-            f"SmolLM2-135M, `mebp`, `seq_len` {SEQ_LEN}, `batch` 1, int4, LoRA of rank 16 on all linear layers; "
+            f"SmolLM2-135M, `mebp`, `max_length` {SEQ_LEN}, `batch_size` 1, int4, LoRA of rank 16, all linear layers; "
             f"one pass over the rows, the median of {TIMES}, packed and not in turn. `host` on "
             f"{conditions.machine()['cpu']}, {datetime.date.today():%Y-%m-%d}.",
         ]

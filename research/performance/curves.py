@@ -24,7 +24,7 @@ MARK = "bench-curves"
 RESULTS = RAW / "performance" / "curves"
 MODEL = "smollm2-135m"
 _FIGURES = ("step_seconds", "peak_anonymous_mb")
-_SPLIT = {"methods": ("mebp", "mezo"), "split": ("layers",), "targets": ("all-linear",)}
+_SPLIT = {"methods": ("mebp", "mezo"), "granularity": ("layer",), "targets": ("all-linear",)}
 _SAME = {"weights": ("int4",), "labels": ("all",), "eager": False}
 
 
@@ -34,7 +34,7 @@ class Curve:
 
     Attributes:
         about: what varies, and what does not.
-        axis: the key of ``bench --json``'s results that varies; None: the setting ``lora.rank``.
+        axis: the key of ``bench --json``'s results that varies; None: the setting ``lora.r``.
         values: of ``axis``, in the order of the table.
         changes: of the matrix of variants, beside that axis.
     """
@@ -48,7 +48,7 @@ class Curve:
 CURVES = {
     "tokens": Curve(
         "tokens of a row, LoRA of rank 16 on all linear layers",
-        "seq_len",
+        "max_length",
         (64, 128, 256, 512, 1024),
         _SPLIT,
     ),
@@ -56,19 +56,19 @@ CURVES = {
         "layers with adapters, the last ones, of 30; 256 tokens",
         "layers",
         ("last:1", "last:8", "last:15", "all"),
-        {**_SPLIT, "seq_len": (256,)},
+        {**_SPLIT, "max_length": (256,)},
     ),
     "rank": Curve(
         "rank of adapters on all linear layers; 256 tokens",
         None,
         (2, 8, 32, 128),
-        {**_SPLIT, "seq_len": (256,)},
+        {**_SPLIT, "max_length": (256,)},
     ),
     "queries": Curve(
         "queries of a step over one row of 64 tokens, programs of the whole model",
-        "queries",
+        "num_queries",
         (1, 2, 4, 8),
-        {"methods": ("prge", "mezo"), "seq_len": (64,)},
+        {"methods": ("prge", "mezo"), "max_length": (64,)},
     ),
 }
 
@@ -80,7 +80,7 @@ def measure(name: str, results: Path, plan: Plan, work: Path | None, clock: Cloc
         ZoExportError: something cannot be compiled or run.
     """
     curve = CURVES[name]
-    runs = [{}] if curve.axis else [{"lora.rank": str(rank)} for rank in curve.values]
+    runs = [{}] if curve.axis else [{"lora.r": str(rank)} for rank in curve.values]
     axis = {curve.axis: curve.values} if curve.axis else {}
     lines: dict[str, list[dict[str, Any]]] = {}
     conditions = []
@@ -100,7 +100,7 @@ def measure(name: str, results: Path, plan: Plan, work: Path | None, clock: Cloc
         )
         conditions.append(result["conditions"])
         for entry in result["results"]:
-            at = entry[curve.axis] if curve.axis else int(settings["lora.rank"])
+            at = entry[curve.axis] if curve.axis else int(settings["lora.r"])
             figures = {key: entry[key] for key in entry if key.startswith(_FIGURES)}
             lines.setdefault(method_of(entry), []).append({"at": at, **figures})
     results.mkdir(parents=True, exist_ok=True)

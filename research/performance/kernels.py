@@ -99,7 +99,7 @@ def programs_table(steps: Sequence[Step]) -> str:
     rows = [
         [
             entry["method"],
-            entry["seq_len"],
+            entry["max_length"],
             program.name,
             program.calls,
             round(program.seconds / program.calls * 1e3, 3),

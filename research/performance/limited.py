@@ -31,7 +31,15 @@ from zoexport.tools.bench.workload import examples_file
 from zoexport.tools.plan import plan_training
 
 MARK = "bench-limited"
-SETTINGS = ("seq_len", "batch", "weights", "lora.rank", "lora.targets", "lora.layers", "keep_mb")
+SETTINGS = (
+    "max_length",
+    "batch_size",
+    "weights",
+    "lora.r",
+    "lora.target_modules",
+    "lora.layers_to_transform",
+    "activation_cache_mb",
+)
 """That decide what a step takes; ``plan`` is asked with them."""
 _GROUPS = Path("/sys/fs/cgroup")
 _READ = 1 << 24
@@ -127,7 +135,7 @@ def read_rate(file: Path) -> float:
 def text(bundle: Path, ram_mb: float, count: int, threads: int, clock: Clock) -> str:
     """Measure; the page's part."""
     manifest = read_manifest(bundle)
-    shape = Shape(manifest["settings"]["seq_len"], manifest["settings"]["batch"], 1)
+    shape = Shape(manifest["settings"]["max_length"], manifest["settings"]["batch_size"], 1)
     weights = max(
         (bundle / name for name in manifest["files"]), key=lambda path: path.stat().st_size
     )
@@ -157,7 +165,7 @@ def text(bundle: Path, ram_mb: float, count: int, threads: int, clock: Clock) ->
     machine = conditions.machine()
     read, seconds = plan["from_disk_mb_per_step"], plan["disk_seconds_per_step"]
     header = [
-        f"{manifest['model']['name']}, {manifest['method']}, {settings['weights']}, {shape.seq_len} tokens",
+        f"{manifest['model']['name']}, {manifest['method']}, {settings['weights']}, {shape.max_length} tokens",
         "",
     ]
     rows = [

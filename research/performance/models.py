@@ -25,9 +25,9 @@ from zoexport.tools.bench.run import bench
 MARK = "bench-models"
 RESULTS = RAW / "performance" / "models"
 SEQ_LEN = 256
-SETTINGS = {"lora.rank": "8"}
+SETTINGS = {"lora.r": "8"}
 ALL_LAYERS_MB = 20000
-"""Of ``keep_mb``: more than the results of all layers."""
+"""Of ``activation_cache_mb``: more than the results of all layers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +64,8 @@ def measure(name: str, results: Path, plan: Plan, work: Path | None, clock: Cloc
         [f"shape:{name}"],
         name="mebp",
         changes={
-            "seq_len": (SEQ_LEN,),
-            "keep_mb": keep,
+            "max_length": (SEQ_LEN,),
+            "activation_cache_mb": keep,
             "eager": MODELS[name].in_pytorch,
         },
         target="host",
@@ -137,8 +137,8 @@ def beside_pytorch(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _variants(result: Mapping[str, Any]) -> dict[tuple[str, int | None], dict[str, Any]]:
-    """Entries by their method and ``keep_mb``."""
-    return {(entry["method"], entry["keep_mb"]): entry for entry in result["results"]}
+    """Entries by their method and ``activation_cache_mb``."""
+    return {(entry["method"], entry["activation_cache_mb"]): entry for entry in result["results"]}
 
 
 def _whole(value: float | None) -> str | None:

@@ -73,7 +73,7 @@ def steps_table(
     """
     progress("reading bundles", None)
     theirs = {
-        entry["seq_len"]: entry["step_seconds"]
+        entry["max_length"]: entry["step_seconds"]
         for entry in result["results"]
         if entry["method"] == AUTOGRAD
     }
@@ -84,7 +84,7 @@ def steps_table(
     }
     rows = []
     for entry in _steps(result):
-        tokens = entry["seq_len"]
+        tokens = entry["max_length"]
         if tokens not in theirs:
             continue
         gflop = sum(program.gflop * program.calls for program in programs(entry, folder))
@@ -93,7 +93,7 @@ def steps_table(
         rows.append(
             [
                 tokens,
-                entry["keep_mb"],
+                entry["activation_cache_mb"],
                 round(gflop, 1),
                 least,
                 entry["step_seconds"],
@@ -106,7 +106,7 @@ def steps_table(
         )
     header = [
         "tokens",
-        "keep_mb",
+        "activation_cache_mb",
         "GFLOP",
         "s at the peak",
         "s/step",

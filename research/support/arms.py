@@ -31,7 +31,9 @@ ALL_WEIGHTS = {"train": "full", "eps": "1e-3"}
 
 def unsplit(queries: int, rates: tuple[float, ...]) -> Arm:
     """MeZO over all weights."""
-    return Arm(f"unsplit, P = {queries}", "mezo", {**ALL_WEIGHTS, "queries": str(queries)}, rates)
+    return Arm(
+        f"unsplit, P = {queries}", "mezo", {**ALL_WEIGHTS, "num_queries": str(queries)}, rates
+    )
 
 
 def split(perturbations: str, rates: tuple[float, ...]) -> Arm:

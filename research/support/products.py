@@ -94,7 +94,7 @@ def contents(bundle: Path) -> dict[str, Content]:
         read: Any = deserialize_pte_binary((bundle / file).read_bytes())
         plans |= {(file, plan.name): plan for plan in read.program.execution_plan}
     return {
-        program["name"]: _content(plans[program["file"], program["method"]])
+        program["name"]: _content(plans[program["file"], program["entry_point"]])
         for program in manifest["programs"]
     }
 

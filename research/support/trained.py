@@ -50,7 +50,7 @@ def trained(
             data=data,
             state=state,
             steps=steps,
-            settings={**(settings or {}), "lr": repr(rate), "seed": str(seed)},
+            settings={**(settings or {}), "learning_rate": repr(rate), "seed": str(seed)},
             progress=after,
             phase=lambda phase, done: None,
         )

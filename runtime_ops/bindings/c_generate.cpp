@@ -20,7 +20,7 @@ Result<zoexport::GenerateRequest> read_request(const Options& given) {
   if (given.has("stop_tokens")) {
     chosen.stop_tokens = given.value("stop_tokens").get<std::vector<int64_t>>();
   }
-  chosen.max_tokens = given.count("max_tokens");
+  chosen.max_new_tokens = given.count("max_new_tokens");
   chosen.sampling = {
       given.number("temperature"),        given.count("top_k"), given.number("top_p"), given.number("min_p"),
       given.number("repetition_penalty"), given.whole("seed")};

@@ -18,7 +18,7 @@ zo_status zo_session_record(zo_session* session, uint64_t index, zo_record* reco
                      "Pass an index below the session's steps."};
     }
     const zoexport::Record& found = records[index];
-    *record = {found.step, found.lr, found.eps, found.loss};
+    *record = {found.step, found.learning_rate, found.eps, found.loss};
     if (gradients != nullptr) {
       std::copy(found.gradients.begin(), found.gradients.end(), gradients);
     }
@@ -42,7 +42,7 @@ zo_status zo_session_follow(zo_session* session, const zo_record* records, const
         return Failure{ZO_INVALID_ARGUMENT, "record " + std::to_string(i), "step " + std::to_string(record.step),
                        "steps below 2^32", "Pass the records of one run."};
       }
-      given.push_back({static_cast<uint32_t>(record.step), record.lr, record.eps, record.loss,
+      given.push_back({static_cast<uint32_t>(record.step), record.learning_rate, record.eps, record.loss,
                        std::vector<float>(gradients + i * queries, gradients + (i + 1) * queries)});
     }
     return impl.follow(std::move(given));

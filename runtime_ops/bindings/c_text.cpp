@@ -91,10 +91,10 @@ zoexport::Failure stopped(const std::string& where) {
 // How a bundle's examples are read, with the settings of a run.
 zoexport::Result<zoexport::ReadOptions> read_options(const zoexport::Manifest& manifest, const char* options) {
   ZO_ASSIGN(given, Options::parse("read", options));
-  const bool masked = manifest.pad_token.has_value(), pack = given.text("pack") == "on";
+  const bool masked = manifest.pad_token.has_value(), pack = given.flag("pack");
   const int32_t loss = zoexport::loss_from_text(given.text("loss"));
   ZO_TRY(zoexport::check_pack(pack, masked, loss));
-  return zoexport::ReadOptions{manifest.seq_len, manifest.vocab_size, masked, loss, pack};
+  return zoexport::ReadOptions{manifest.max_length, manifest.vocab_size, masked, loss, pack};
 }
 
 }  // namespace
@@ -122,7 +122,7 @@ zo_status zo_tokenizer_parse(const char* content, const char* options, zo_tokeni
     *tokenizer = nullptr;
     ZO_ASSIGN(given, Options::parse("uncompiled", options));
     zoexport::Manifest manifest;
-    manifest.seq_len = given.count("seq_len");
+    manifest.max_length = given.count("max_length");
     manifest.vocab_size = static_cast<int64_t>(given.whole("vocab_size"));
     if (given.flag("masked")) {
       manifest.pad_token = 0;
@@ -238,7 +238,7 @@ zo_status zo_dataset_read(zo_dataset* dataset, zo_tokenizer* tokenizer, const ch
       ZO_TRY(give({{"examples", read.examples},
                    {"shortened", read.shortened},
                    {"longest", read.longest},
-                   {"note", read.note(manifest.seq_len)}},
+                   {"note", read.note(manifest.max_length)}},
                   report));
     }
     dataset->impl = std::move(grown);

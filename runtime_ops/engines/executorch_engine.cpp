@@ -257,7 +257,7 @@ class ExecutorchEngine : public Engine {
         const bool fits = outputs[i].data != nullptr && outputs[i].bytes == unplanned[i];
         void* data = fits ? outputs[i].data : room_for(i, unplanned[i]);
         const auto elements = static_cast<int64_t>(unplanned[i] / dtype_bytes(outputs[i].dtype));
-        const Error error = module->set_output(program.method, value_of(data, {elements}, outputs[i].dtype), i);
+        const Error error = module->set_output(program.entry_point, value_of(data, {elements}, outputs[i].dtype), i);
         if (error != Error::Ok) {
           return failed(program, std::string("while setting the output ") + outputs[i].name + ", " + code_text(error),
                         "Compile the bundle again.");
@@ -269,7 +269,7 @@ class ExecutorchEngine : public Engine {
     for (const Tensor& input : inputs) {
       values.push_back(value_of(input.data, input.shape, input.dtype));
     }
-    auto results = module->execute(program.method, values);
+    auto results = module->execute(program.entry_point, values);
     if (!results.ok()) {
       return failed(program, code_text(results.error()),
                     "Compile the bundle with this version of zoexport; report it if that does not help.");
@@ -301,7 +301,7 @@ class ExecutorchEngine : public Engine {
       ZO_TRY(take_room(*opened, program));
       module = std::move(opened);
     }
-    if (module->is_method_loaded(program.method)) {
+    if (module->is_method_loaded(program.entry_point)) {
       return module.get();
     }
     std::unique_ptr<PlannedMemory>& memory = memory_[program.name];
@@ -309,17 +309,17 @@ class ExecutorchEngine : public Engine {
     memory = std::move(planned);
     if (!load_with_file(*module, program, *memory)) {
       forget_log();
-      const Error error = module->load_method(program.method, memory->allocator());
+      const Error error = module->load_method(program.entry_point, memory->allocator());
       // An operator that is not in the file's list is logged, and called all the same.
       if (error != Error::Ok || !logged.empty()) {
-        module->unload_method(program.method);
+        module->unload_method(program.entry_point);
         return failed(program, "while loading, " + code_text(error),
                       "Compile the bundle with this version of zoexport; report it if that does not help.");
       }
     }
-    const auto meta = module->method_meta(program.method);
+    const auto meta = module->method_meta(program.entry_point);
     if (!meta.ok() || meta->num_inputs() != program.inputs.size() || meta->num_outputs() != program.outputs.size()) {
-      module->unload_method(program.method);
+      module->unload_method(program.entry_point);
       return failed(program, "other inputs or outputs than the manifest's", "Compile the bundle again.");
     }
     std::vector<size_t>& unplanned = unplanned_[program.name];
@@ -328,7 +328,7 @@ class ExecutorchEngine : public Engine {
       const auto output = meta->output_tensor_meta(i);
       unplanned[i] = output.ok() && !output->is_memory_planned() ? output->nbytes() : 0;
       if (!fits(program, unplanned[i]).ok()) {
-        module->unload_method(program.method);
+        module->unload_method(program.entry_point);
         return out_of_memory(program, unplanned[i]);
       }
     }
@@ -363,7 +363,7 @@ class ExecutorchEngine : public Engine {
     const auto room_of = [&](const std::vector<ProgramSpec>& programs) {
       for (const ProgramSpec& other : programs) {
         if (other.file == program.file) {
-          const auto meta = module.method_meta(other.method);
+          const auto meta = module.method_meta(other.entry_point);
           most = std::max(most, meta.ok() ? PlannedArena::needed(*meta) : 0);
         }
       }
@@ -385,7 +385,7 @@ class ExecutorchEngine : public Engine {
     return failed(
         program,
         "tensors that take " + bytes_text(bytes) + ", and " + bytes_text(machine_memory()) + " in this machine",
-        "Close other programs, or compile with a smaller batch, seq_len or queries.");
+        "Close other programs, or compile with a smaller batch, max_length or queries.");
   }
 
   // Where an output goes that nobody wants, or that the program may fill further than it is wanted.
@@ -396,7 +396,7 @@ class ExecutorchEngine : public Engine {
   }
 
   Result<std::unique_ptr<PlannedMemory>> planned_memory(Module& module, const ProgramSpec& program) {
-    const auto meta = module.method_meta(program.method);
+    const auto meta = module.method_meta(program.entry_point);
     if (!meta.ok()) {
       return failed(program, "while loading, " + code_text(meta.error()),
                     "Compile the bundle with this version of zoexport; report it if that does not help.");
@@ -437,9 +437,9 @@ class ExecutorchEngine : public Engine {
     if (!found->any()) {
       return false;
     }
-    const Status loaded = load_packed(module, program.method, memory, found->path());
+    const Status loaded = load_packed(module, program.entry_point, memory, found->path());
     if (!loaded.ok()) {
-      module.unload_method(program.method);
+      module.unload_method(program.entry_point);
       use_.problem = loaded.failure().where + ": " + loaded.failure().found;
       return false;
     }
@@ -462,7 +462,7 @@ class ExecutorchEngine : public Engine {
         }
         ZO_ASSIGN(planned, planned_memory(*module, program));
         memory.push_back(std::move(planned));
-        ZO_TRY(load_packed(*module, program.method, *memory.back(), path));
+        ZO_TRY(load_packed(*module, program.entry_point, *memory.back(), path));
       }
     }
     return {};

@@ -25,7 +25,7 @@ enum class Grid { kInt4, kInt8 };
 struct GridUpdate {
   const float* gradients;
   size_t queries;
-  float lr;
+  float learning_rate;
   float eps;  // grid steps
   uint64_t seed;
   uint32_t step;

@@ -102,7 +102,7 @@ template <typename V, typename R, typename Levels, typename Add>
 void each_query(const GridUpdate& update, const Levels& levels, uint32_t first, const Add& add) {
   typedef typename V::Word Word;
   constexpr size_t kTogether = rng::detail::kTogether;
-  const float rate = update.lr / static_cast<float>(update.queries);
+  const float rate = update.learning_rate / static_cast<float>(update.queries);
   for (uint32_t query = 0; query < update.queries; ++query) {
     const float c = (rate * update.gradients[query]) / update.eps;
     const float size = c < 0.0f ? -c : c;

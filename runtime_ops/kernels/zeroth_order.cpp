@@ -46,13 +46,13 @@ void sum_directions(const float* gradients, size_t q, uint64_t seed, uint32_t st
 
 // zo_update of elements that moved(element, by how much) takes and gives.
 template <typename T, typename Moved>
-bool update(const T* master, size_t n, const float* gradients, size_t q, float lr, uint64_t seed, uint32_t step,
-            uint32_t tensor_id, T* out, rng::NoiseBlocks noise_blocks, size_t first, Moved moved) {
+bool update(const T* master, size_t n, const float* gradients, size_t q, float learning_rate, uint64_t seed,
+            uint32_t step, uint32_t tensor_id, T* out, rng::NoiseBlocks noise_blocks, size_t first, Moved moved) {
   if (q == 0) {
     return false;
   }
   if (all_zero(gradients, q)) {
-    // A copy, not arithmetic: x - 0 would turn a signalling NaN or depend on lr being finite.
+    // A copy, not arithmetic: x - 0 would turn a signalling NaN or depend on learning_rate being finite.
     if (n > 0) {
       std::memmove(out, master, n * sizeof(T));
     }
@@ -61,7 +61,7 @@ bool update(const T* master, size_t n, const float* gradients, size_t q, float l
   if (step == 0) {
     return false;
   }
-  const float scale = lr / static_cast<float>(q);
+  const float scale = learning_rate / static_cast<float>(q);
   for_pieces(first, n, [&](uint32_t block, size_t begin, size_t count) {
     float sum[kElements];
     sum_directions(gradients, q, seed, step - 1, tensor_id, block, noise_blocks, sum);
@@ -74,15 +74,16 @@ bool update(const T* master, size_t n, const float* gradients, size_t q, float l
 
 }  // namespace
 
-bool zo_update(const float* master, size_t n, const float* gradients, size_t q, float lr, uint64_t seed, uint32_t step,
-               uint32_t tensor_id, float* out, rng::NoiseBlocks noise_blocks, size_t first) {
-  return update(master, n, gradients, q, lr, seed, step, tensor_id, out, noise_blocks, first,
+bool zo_update(const float* master, size_t n, const float* gradients, size_t q, float learning_rate, uint64_t seed,
+               uint32_t step, uint32_t tensor_id, float* out, rng::NoiseBlocks noise_blocks, size_t first) {
+  return update(master, n, gradients, q, learning_rate, seed, step, tensor_id, out, noise_blocks, first,
                 [](float master, float move) { return master - move; });
 }
 
-bool zo_update_half(const uint16_t* master, size_t n, const float* gradients, size_t q, float lr, uint64_t seed,
-                    uint32_t step, uint32_t tensor_id, uint16_t* out, rng::NoiseBlocks noise_blocks, size_t first) {
-  return update(master, n, gradients, q, lr, seed, step, tensor_id, out, noise_blocks, first,
+bool zo_update_half(const uint16_t* master, size_t n, const float* gradients, size_t q, float learning_rate,
+                    uint64_t seed, uint32_t step, uint32_t tensor_id, uint16_t* out, rng::NoiseBlocks noise_blocks,
+                    size_t first) {
+  return update(master, n, gradients, q, learning_rate, seed, step, tensor_id, out, noise_blocks, first,
                 [](uint16_t master, float move) { return float_to_half(half_to_float(master) - move); });
 }
 

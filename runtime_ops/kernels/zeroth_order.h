@@ -15,19 +15,19 @@
 namespace zoexport {
 namespace kernels {
 
-// out = master - (lr/q) * sum_j gradients[j] * z(step-1, j), j ascending: the update of the step before `step`.
+// out = master - (learning_rate/q) * sum_j gradients[j] * z(step-1, j), j ascending: the update of the step before `step`.
 //
 // master, out: n floats; they may be the same array, and must not overlap otherwise.
 // gradients: q floats. If all are zero nothing is pending: out becomes a copy of master, whatever step is.
 // Returns false, with nothing written, where q is 0 or a gradient is pending at step 0.
-bool zo_update(const float* master, size_t n, const float* gradients, size_t q, float lr, uint64_t seed, uint32_t step,
-               uint32_t tensor_id, float* out, rng::NoiseBlocks noise_blocks = rng::fastest().normal_blocks,
-               size_t first = 0);
+bool zo_update(const float* master, size_t n, const float* gradients, size_t q, float learning_rate, uint64_t seed,
+               uint32_t step, uint32_t tensor_id, float* out,
+               rng::NoiseBlocks noise_blocks = rng::fastest().normal_blocks, size_t first = 0);
 
 // zo_update of a master in half (half.h), whose elements are rounded to nearest even in the end; a copy where nothing
 // is pending.
-bool zo_update_half(const uint16_t* master, size_t n, const float* gradients, size_t q, float lr, uint64_t seed,
-                    uint32_t step, uint32_t tensor_id, uint16_t* out,
+bool zo_update_half(const uint16_t* master, size_t n, const float* gradients, size_t q, float learning_rate,
+                    uint64_t seed, uint32_t step, uint32_t tensor_id, uint16_t* out,
                     rng::NoiseBlocks noise_blocks = rng::fastest().normal_blocks, size_t first = 0);
 
 // A step whose gradients count in a moment.
@@ -56,7 +56,7 @@ inline constexpr float kMomentEpsilon = 1e-8f;
 // No moment is kept: they are made of the noise of all these steps, for kElements elements at a time.
 //
 // master, out: n floats; they may be the same array, and must not overlap otherwise. If all gradients are zero out becomes
-// a copy of master. With one step of weight 1 and the rate lr/q these are the bits of zo_update.
+// a copy of master. With one step of weight 1 and the rate learning_rate/q these are the bits of zo_update.
 // Returns false, with nothing written, where q or the number of steps is 0.
 bool zo_update_moments(const float* master, size_t n, const Moments& moments, uint32_t tensor_id, float* out,
                        rng::NoiseBlocks noise_blocks = rng::fastest().normal_blocks, size_t first = 0);

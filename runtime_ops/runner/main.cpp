@@ -147,9 +147,9 @@ int32_t on_progress(void* user, const zo_progress* progress) {
     std::printf("%s\n", line.dump().c_str());
     std::fflush(stdout);
   }
-  std::fprintf(stderr, "step %llu/%llu  loss %.4f  lr %.3g  %.3f s  %.0f MB anonymous\n",
+  std::fprintf(stderr, "step %llu/%llu  loss %.4f  learning_rate %.3g  %.3f s  %.0f MB anonymous\n",
                static_cast<unsigned long long>(progress->step), static_cast<unsigned long long>(progress->total),
-               progress->loss, progress->lr, progress->seconds,
+               progress->loss, progress->learning_rate, progress->seconds,
                static_cast<double>(progress->anonymous_bytes) / kMegabyte);
   return stop_requested;
 }
@@ -210,8 +210,8 @@ Status train(const Options& options, zo_session* session, const Data& data, json
 Status inspect(zo_session* session, json& out) {
   ZO_ASSIGN(info, json_of(zo_session_info, session));
   ZO_ASSIGN(slots, json_of(zo_session_slots, session));
-  for (const char* const key : {"bundle_id", "method", "target", "engine", "rows", "seq_len", "copies", "queries",
-                                "max_labels", "seed", "steps"}) {
+  for (const char* const key : {"bundle_id", "method", "target", "engine", "rows", "max_length", "copies",
+                                "num_queries", "max_labels", "seed", "steps"}) {
     out[key] = info[key];
   }
   out["slots"] = json::array();

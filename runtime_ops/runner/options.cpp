@@ -50,7 +50,7 @@ const std::map<std::string, Target>& numbers() {
       {"--steps", {&Options::train, "steps"}},
       {"--eval-every", {&Options::train, "eval_every"}},
       {"--patience", {&Options::train, "patience"}},
-      {"--max-tokens", {&Options::generate, "max_tokens"}},
+      {"--max-new-tokens", {&Options::generate, "max_new_tokens"}},
       {"--temperature", {&Options::generate, "temperature"}},
       {"--top-k", {&Options::generate, "top_k"}},
       {"--top-p", {&Options::generate, "top_p"}},
@@ -106,7 +106,7 @@ Status take(Options& options, const std::string& name, const std::string& text) 
   } else if (name == "--set") {
     const size_t equals = text.find('=');
     if (equals == 0 || equals == std::string::npos) {
-      return bad(name, "'" + text + "'", "KEY=VALUE, such as lr=1e-3");
+      return bad(name, "'" + text + "'", "KEY=VALUE, such as learning_rate=1e-3");
     }
     options.settings[text.substr(0, equals)] = value_of(text.substr(equals + 1));
   } else if (name == "--cache") {
@@ -205,7 +205,8 @@ const char* const kUsage =
     "each\n"
     "result is one line of JSON. --steps is the total: a state that has 30 of 100 steps takes 70 more.\n"
     "\n"
-    "  --set KEY=VALUE   setting of the run, such as lr=1e-3 (zoexport methods lists them); repeatable. Default: the\n"
+    "  --set KEY=VALUE   setting of the run, such as learning_rate=1e-3 (zoexport methods lists them); repeatable. "
+    "Default: the\n"
     "                    state's, or the bundle's\n"
     "  --seed N          seed of a new state, or of the sampling\n"
     "  --eval-data FILE | --eval-examples FILE  validation examples, evaluated during training\n"
@@ -213,7 +214,7 @@ const char* const kUsage =
     "without a\n"
     "                    lower loss that end training; weights that export, eval and generate use (best)\n"
     "  --last            use the weights of the last step\n"
-    "  --max-tokens N --temperature X --top-k N --top-p X --min-p X --repetition-penalty X\n"
+    "  --max-new-tokens N --temperature X --top-k N --top-p X --min-p X --repetition-penalty X\n"
     "  --stop TEXT       end the text before TEXT; repeatable\n"
     "  --chat            treat the prompt as a user's message, and apply the model's chat template\n"
     "  --sliding         continue past the bundle's context over the last part of the text\n"

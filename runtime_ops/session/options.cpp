@@ -296,7 +296,7 @@ Status RunSettings::change(const json& settings) {
 json RunSettings::kept() const {
   json found = json::object();
   for (const auto& [key, entry] : definitions()["settings"]["properties"].items()) {
-    const bool scheduled = key != "total_steps" || text("lr_schedule") != "constant";
+    const bool scheduled = key != "total_steps" || text("lr_scheduler_type") != "constant";
     if (entry.value(kPhase, std::string()) == "run" && key != "seed" && has(key.c_str()) && scheduled) {
       found[key] = value(key.c_str());
     }

@@ -69,7 +69,7 @@ class RunSettings : public Options {
 
   uint64_t seed() const { return whole("seed"); }
   int32_t loss() const { return loss_from_text(text("loss")); }
-  bool packs() const { return text("pack") == "on"; }
+  bool packs() const { return flag("pack"); }
   Objective objective() const;
 };
 

@@ -86,7 +86,7 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
     session->trainer_ = make_zeroth_order(*session->stages_);
   }
   session->run_ = known.settings;
-  session->stages_->prefix().keep(in_bytes(known.settings.count("cache_prefix_mb")));
+  session->stages_->prefix().keep(in_bytes(known.settings.count("hidden_state_cache_mb")));
   return session;
 }
 
@@ -126,7 +126,7 @@ Status Session::configure(const nlohmann::json& settings) {
       order_epoch_.reset();
     }
     run_ = std::move(run);
-    stages_->prefix().keep(in_bytes(run_.count("cache_prefix_mb")));
+    stages_->prefix().keep(in_bytes(run_.count("hidden_state_cache_mb")));
   }
   return checked;
 }
@@ -138,7 +138,7 @@ Status Session::check_settings(const RunSettings& run) const {
                     std::to_string(manifest_.grid->eps) + ", which the bundle's roundings were made for",
                     "Leave it out, or compile the bundle with another one.");
   }
-  for (const char* const key : {"momentum", "weight_decay", "clip"}) {
+  for (const char* const key : {"momentum", "weight_decay", "max_grad_norm"}) {
     if (deferred() && run.has(key) && run.number(key) > 0) {
       return argument(std::string("setting '") + key + "'", decimal(run.number(key)),
                       "0, as " + manifest_.method + " has no optimizer",
@@ -146,20 +146,21 @@ Status Session::check_settings(const RunSettings& run) const {
     }
   }
   const auto& stages = manifest_.stages;
-  const uint64_t keep_mb = run.whole("keep_mb");
-  if (keep_mb > 0 && keep_mb != manifest_.settings.whole("keep_mb") &&
+  const uint64_t activation_cache_mb = run.whole("activation_cache_mb");
+  if (activation_cache_mb > 0 && activation_cache_mb != manifest_.settings.whole("activation_cache_mb") &&
       std::none_of(stages.begin(), stages.end(), [](const StageSpec& s) { return !s.saving.empty(); })) {
-    return argument(
-        "setting 'keep_mb'", std::to_string(keep_mb), "0, as this bundle has no programs that save results",
-        "Compile it for the target host or android-cpu with --set keep_mb=" + std::to_string(keep_mb) + ".");
+    return argument("setting 'activation_cache_mb'", std::to_string(activation_cache_mb),
+                    "0, as this bundle has no programs that save results",
+                    "Compile it for the target host or android-cpu with --set activation_cache_mb=" +
+                        std::to_string(activation_cache_mb) + ".");
   }
-  const uint64_t cached = run.whole("cache_prefix_mb");
-  if (cached > 0 && cached != manifest_.settings.whole("cache_prefix_mb") && stages_->prefix().end() == 0) {
-    return argument("setting 'cache_prefix_mb'", std::to_string(cached),
+  const uint64_t cached = run.whole("hidden_state_cache_mb");
+  if (cached > 0 && cached != manifest_.settings.whole("hidden_state_cache_mb") && stages_->prefix().end() == 0) {
+    return argument("setting 'hidden_state_cache_mb'", std::to_string(cached),
                     "0, as no layer lies below the first that is trained, or the bundle is not of single layers",
-                    "Leave it out, or compile with lora.layers=last:K and split=layers.");
+                    "Leave it out, or compile with lora.layers_to_transform=last:K and granularity=layer.");
   }
-  ZO_TRY(check_batch(run, manifest_.seq_len));
+  ZO_TRY(check_batch(run, manifest_.max_length));
   ZO_TRY(check_pack(run.packs(), manifest_.pad_token.has_value(), run.loss()));
   const std::string difference = run.text("difference");
   if (!trainer_->takes(difference)) {

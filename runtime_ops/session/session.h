@@ -41,7 +41,7 @@ struct OpenOptions {
 // What one step computed, with the values that zo_step points to.
 struct StepReport {
   uint64_t step = 0;
-  double lr = 0;
+  double learning_rate = 0;
   double seconds = 0;
   StepOutput output;
 };
@@ -211,7 +211,7 @@ class Session {
   // The examples of step `step` (docs/session.md, "A step").
   std::vector<uint64_t> batch(uint64_t step, size_t examples);
   // `reference` (may be null) is what is known of the dataset.
-  Result<StepReport> take_step(const Dataset& dataset, const std::vector<uint64_t>& indices, double lr,
+  Result<StepReport> take_step(const Dataset& dataset, const std::vector<uint64_t>& indices, double learning_rate,
                                const ReferenceScores* reference);
   Status check_writable() const;
   // A state that can be trained, room for the slots' copies, and the initial values on disk: what a step begins with.

@@ -17,16 +17,18 @@ constexpr uint64_t kEvaluations = 10;  // of a run, where nobody says how many
 constexpr double kPi = 3.14159265358979323846;
 
 double scheduled(const RunSettings& run, uint64_t step, uint64_t total) {
-  const double lr = run.number("lr");
-  const uint64_t warmup = run.whole("warmup");
+  const double learning_rate = run.number("learning_rate");
+  const uint64_t warmup = run.whole("warmup_steps");
   if (step < warmup) {
-    return lr * static_cast<double>(step + 1) / static_cast<double>(warmup);
+    return learning_rate * static_cast<double>(step + 1) / static_cast<double>(warmup);
   }
   // The schedule ends at step `total`; steps beyond it, and runs without an end, keep its first or last value.
   const uint64_t past = step - warmup, whole = std::max(total, warmup) - warmup;
   const double done = whole == 0 ? 0.0 : std::min(1.0, static_cast<double>(past) / static_cast<double>(whole));
-  const std::string schedule = run.text("lr_schedule");
-  return schedule == "linear" ? lr * (1.0 - done) : schedule == "cosine" ? lr * (1.0 + std::cos(kPi * done)) / 2.0 : lr;
+  const std::string schedule = run.text("lr_scheduler_type");
+  return schedule == "linear"   ? learning_rate * (1.0 - done)
+         : schedule == "cosine" ? learning_rate * (1.0 + std::cos(kPi * done)) / 2.0
+                                : learning_rate;
 }
 
 Failure refused(const Record& record, const std::string& found, const std::string& expected) {
@@ -46,9 +48,9 @@ Status Session::check_dataset(const Dataset& dataset) const {
   if (dataset.size() > UINT32_MAX - 1) {
     return Failure{ZO_DATA_ERROR, "examples", std::to_string(dataset.size()), "fewer than 2^32", "Use fewer examples."};
   }
-  if (dataset.longest() > manifest_.seq_len) {
+  if (dataset.longest() > manifest_.max_length) {
     return Failure{ZO_DATA_ERROR, "examples", "one of " + std::to_string(dataset.longest()) + " tokens",
-                   "at most seq_len = " + std::to_string(manifest_.seq_len) + " tokens", fix};
+                   "at most max_length = " + std::to_string(manifest_.max_length) + " tokens", fix};
   }
   if (manifest_.vocab_size > 0 && dataset.largest_token() >= manifest_.vocab_size) {
     return Failure{ZO_DATA_ERROR, "examples", "token " + std::to_string(dataset.largest_token()),
@@ -73,7 +75,7 @@ Status Session::check_dataset(const Dataset& dataset) const {
 }
 
 std::vector<uint64_t> Session::batch(uint64_t step, size_t examples) {
-  const uint64_t size = run_.whole("batch") * run_.whole("accumulate");
+  const uint64_t size = run_.whole("batch_size") * run_.whole("gradient_accumulation_steps");
   std::vector<uint64_t> indices;
   for (uint64_t position = step * size; position < (step + 1) * size; ++position) {
     const uint64_t epoch = position / examples;
@@ -103,26 +105,26 @@ Status Session::prepare_step() {
   return write_initial_if_changed();
 }
 
-Result<StepReport> Session::take_step(const Dataset& dataset, const std::vector<uint64_t>& indices, double lr,
-                                      const ReferenceScores* reference) {
+Result<StepReport> Session::take_step(const Dataset& dataset, const std::vector<uint64_t>& indices,
+                                      double learning_rate, const ReferenceScores* reference) {
   ZO_TRY(prepare_step());
   const auto start = std::chrono::steady_clock::now();
   const auto number = static_cast<uint32_t>(records_.size());
   ZO_ASSIGN(layout, lay_out(dataset, indices.data(), indices.size(), compares(run_.loss()), trainer_->limits()));
   ZO_ASSIGN(scores, reference_of(dataset, indices.data(), indices.size(), reference, {}));
   layout.reference = std::move(scores);
-  const StepInput input{run_, number, static_cast<float>(lr), pending()};
+  const StepInput input{run_, number, static_cast<float>(learning_rate), pending()};
   StepReport report;
   ZO_ASSIGN(output, trainer_->step(input, layout, *slots_));
   ZO_TRY(Faults::current()->check());  // before the step counts
   report.output = std::move(output);
   report.step = number;
-  report.lr = lr;
+  report.learning_rate = learning_rate;
 
   const auto loss = static_cast<float>(report.output.loss);
   // Decided on a copy: a step whose record cannot be written has not happened.
   DivergenceGuard guard = guard_;
-  Record record{number, input.lr, static_cast<float>(run_.number("eps")), loss, report.output.gradients};
+  Record record{number, input.learning_rate, static_cast<float>(run_.number("eps")), loss, report.output.gradients};
   std::string bad = report.output.not_finite;
   bad = bad.empty() && std::isfinite(loss) ? trainer_->out_of_range(record, run_.seed(), &*slots_) : bad;
   if (!bad.empty()) {
@@ -153,7 +155,7 @@ Status Session::diverged(const Divergence& divergence) {
   ZO_TRY(deferred() ? restore(records_.size()) : go_back());
   watch_again();
   return Failure{ZO_DIVERGED, "step " + step, divergence.found, divergence.expected,
-                 "Lower lr (it is " + decimal(run_.number("lr")) +
+                 "Lower learning_rate (it is " + decimal(run_.number("learning_rate")) +
                      (state_ && !records_.empty() ? "; --change-settings takes another" : "") +
                      "). The state is back at " + std::to_string(records_.size()) +
                      " steps, before the run left its range."};
@@ -269,7 +271,7 @@ Status Session::train_on(const Dataset& dataset, const TrainOptions& options) {
   const bool validates = options.validation.held_out != nullptr;
   ZO_TRY(check_dataset(dataset));
   // The manifest's own settings were configured by nobody.
-  ZO_TRY(check_batch(run_, manifest_.seq_len));
+  ZO_TRY(check_batch(run_, manifest_.max_length));
   ZO_ASSIGN(validation, asked_validation(options.validation, total_steps));
   const bool steps = records_.size() < total_steps;
   if (steps || validates) {
@@ -313,8 +315,8 @@ Status Session::train_on(const Dataset& dataset, const TrainOptions& options) {
     if (state_ && records_.size() % every == 0) {
       ZO_TRY(save());
     }
-    const zo_progress progress{records_.size(), total_steps,     report->output.loss,
-                               report->lr,      report->seconds, memory_usage().rss_bytes,
+    const zo_progress progress{records_.size(),       total_steps,     report->output.loss,
+                               report->learning_rate, report->seconds, memory_usage().rss_bytes,
                                anonymous.take()};
     if (!options.go_on(progress)) {
       return stopped(total_steps);
@@ -337,8 +339,10 @@ Status Session::check_records(const std::vector<Record>& records, DivergenceGuar
       return refused(record, "a loss that is not finite", "finite numbers");
     }
     // A schedule's last rate may be zero.
-    if (!(std::isfinite(record.lr) && record.lr >= 0 && std::isfinite(record.eps) && record.eps > 0)) {
-      return refused(record, "lr " + std::to_string(record.lr) + " and eps " + std::to_string(record.eps),
+    if (!(std::isfinite(record.learning_rate) && record.learning_rate >= 0 && std::isfinite(record.eps) &&
+          record.eps > 0)) {
+      return refused(record,
+                     "learning_rate " + std::to_string(record.learning_rate) + " and eps " + std::to_string(record.eps),
                      "a rate of at least 0 and a scale above 0");
     }
     const std::string bad = trainer_->out_of_range(record, run_.seed(), nullptr);

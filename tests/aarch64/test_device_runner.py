@@ -32,7 +32,7 @@ def test_the_whole_life_on_a_phone_without_an_ndk(
     assert {"zoexport-runner", PROGRAM, "libzoexport.so", "libc.so.6"} <= set(made["files"])
     assert made["bytes"] < 60e6
     bundle = Compiler().bundle(
-        "llama_tied", "mebp", weights="int4", **{"generate": "on", "generate.context": 64}
+        "llama_tied", "mebp", weights="int4", **{"generate": True, "generate.context": 64}
     )
     data = tmp_path / "data.jsonl"
     data.write_text("".join(json.dumps(line) + "\n" for line in DATA))
@@ -41,7 +41,7 @@ def test_the_whole_life_on_a_phone_without_an_ndk(
     assert first["steps"] == 3 and first["serial"] == SERIAL
     assert said(capfd, *train, 5)["losses"][:3] == first["losses"]
     texts = [
-        said(capfd, "generate", bundle, "--prompt", "The film", "--max-tokens", 4, *given)
+        said(capfd, "generate", bundle, "--prompt", "The film", "--max-new-tokens", 4, *given)
         for given in ([], ["--run", "run"])
     ]
     assert [len(text["tokens"]) for text in texts] == [4, 4]

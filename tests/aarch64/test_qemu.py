@@ -30,7 +30,7 @@ BUILD = Path(__file__).parents[2] / "build" / "aarch64" / "native"
 # As cmake/aarch64-linux-gnu.cmake has it.
 QEMU = ("qemu-aarch64", "-cpu", "max,sme=off", "-L", "/usr/aarch64-linux-gnu")
 STEPS = 10
-PRGE = {"method": "prge", "queries": 4}
+PRGE = {"method": "prge", "num_queries": 4}
 KINDS: dict[str, dict[str, Any]] = {
     "fp32": {**PRGE, "weights": "fp32"},
     "int4": {**PRGE, "weights": "int4"},
@@ -82,8 +82,8 @@ class Runs:
             data = self.folder / "data.jsonl"
             data.write_text("".join(json.dumps({"text": text}) + "\n" for text in SENTENCES))
             manifest = json.loads((bundle / "manifest.json").read_text())
-            seq_len = manifest["settings"]["seq_len"]
-            write_examples(tokenize_file(data, bundle, seq_len).examples, self.examples)
+            max_length = manifest["settings"]["max_length"]
+            write_examples(tokenize_file(data, bundle, max_length).examples, self.examples)
         return bundle
 
     def train(self, kind: str, machine: str) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class Runs:
     def go_on(self, kind: str, machine: str, state: Path, steps: int) -> dict[str, Any]:
         return self.machines[machine].verb(
             "train", *self.inputs(kind), "--state", state, "--steps", steps,
-            "--set", f"lr={RATES.get(kind, 0.05)}", "--set", "lr_schedule=constant",
+            "--set", f"learning_rate={RATES.get(kind, 0.05)}", "--set", "lr_scheduler_type=constant",
         )  # fmt: skip
 
     def evaluate(self, kind: str, machine: str) -> float:

@@ -27,14 +27,14 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = Run(folder, "prge")
     train(run, "jsonl", steps=60)
     other = "a_run_with_a_long_name_that_has_no_place_to_break_it_anywhere"
-    for lr, steps in ((0.05, 40), (0.02, 50)):
+    for learning_rate, steps in ((0.05, 40), (0.02, 50)):
         with (
             run.open() as session,
             run.dataset(run.data) as data,
             run.dataset(run.held_out) as test,
         ):
             session.attach(folder / other, change_settings=True)
-            session.configure(lr=lr)
+            session.configure(learning_rate=learning_rate)
             session.train(data, steps, validation=Validation(test, 5))
     output = folder / "report.html"
     states = ("run", other)

@@ -93,7 +93,7 @@ void steps(const std::string& bundle, const json& run, const json& bounds, const
     for (size_t i = 0; i < losses.size(); ++i) {
       CHECK(std::fabs(step.losses[i] - losses[i]) <= bounds["loss"].get<double>() * std::fabs(losses[i]));
     }
-    CHECK(bits(static_cast<float>(step.lr)) == hex32(run["rates"][number]));
+    CHECK(bits(static_cast<float>(step.learning_rate)) == hex32(run["rates"][number]));
     CHECK(step.gradient_count == (run["gradients"].empty() ? 0 : run["gradients"][number].size()));
     for (size_t i = 0; i < step.gradient_count; ++i) {
       const double slope = (step.losses[2 * i] - step.losses[2 * i + 1]) / (2 * eps);

@@ -37,12 +37,12 @@ inline std::string manifest_body() {
   const std::string logprobs =
       R"({"name":"l","role":"label_logprobs","dtype":"float32","shape":[1,{"name":"m","min":1,"max":16}]})";
   return R"("copies":1,"engine":"executorch","files":{"model.pte":{"bytes":3,"sha256":"00"}},"max_labels":16,)"
-         R"("method":"prge","programs":[{"name":"evaluate","file":"model.pte","method":"evaluate","inputs":[)" +
+         R"("method":"prge","programs":[{"name":"evaluate","file":"model.pte","entry_point":"evaluate","inputs":[)" +
          rows + R"(],"outputs":[)" + logprobs + "," + replaced(logprobs, "label_logprobs", "label_is_argmax") +
-         R"(]},{"name":"train","file":"model.pte","method":"train","inputs":[)" + rows + step + R"(],"outputs":[)" +
-         logprobs + kNextB +
+         R"(]},{"name":"train","file":"model.pte","entry_point":"train","inputs":[)" + rows + step +
+         R"(],"outputs":[)" + logprobs + kNextB +
          R"(:"zoexport-philox4x32-10/1","rows":2,"schema_version":1,)"
-         R"("settings":{"lr":0.005,"eps":0.01,"seed":18446744073709551615,"batch":4},)"
+         R"("settings":{"learning_rate":0.005,"eps":0.01,"seed":18446744073709551615,"batch_size":4},)"
          R"("state":[{"name":"b","role":"trainable","dtype":"float32","shape":[2,3],"tensor_id":9,"module":"m"}],)" +
          std::string(kStep) + R"("target":"android-cpu")";
 }

@@ -104,7 +104,7 @@ int moved(Grid grid, int value, size_t element, const GridUpdate& u) {
   float total = 0.0f;
   for (uint32_t query = 0; query < u.queries; ++query) {
     const int level = level_of(u.table, word_of(u.seed, u.tensor_id, query, u.step - 1, element), u.second);
-    const float share = u.lr / static_cast<float>(u.queries);
+    const float share = u.learning_rate / static_cast<float>(u.queries);
     const float scaled = share * u.gradients[query];
     const float c = scaled / u.eps;
     if (level == 0 || std::isnan(c)) {
@@ -162,9 +162,10 @@ void updates(uint32_t log2_size, int32_t most) {
   const std::vector<float> g = {0.7f, -3.5f, 0.0f, 1e30f, -1e-30f, inf, nan, -0.01f};
   for (const Grid grid : {Grid::kInt4, Grid::kInt8}) {
     for (const size_t queries : {size_t{1}, size_t{3}, g.size()}) {
-      for (const float lr : {1e-3f, 0.3f}) {
-        GridUpdate update{g.data(), queries, lr, 0.1f, (uint64_t{1} << 40) + 5, 9, 77, {table.data(), log2_size},
-                          true,     false};
+      for (const float learning_rate : {1e-3f, 0.3f}) {
+        GridUpdate update{
+            g.data(), queries, learning_rate, 0.1f, (uint64_t{1} << 40) + 5, 9, 77, {table.data(), log2_size},
+            true,     false};
         update_of(grid, 1024, 0, 1024, update);
         update.summed = true;
         update_of(grid, 1024, 0, 1024, update);

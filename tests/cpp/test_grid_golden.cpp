@@ -94,7 +94,7 @@ void update(const json& item, const Table& table, const GridKernels& kernels) {
   const std::vector<uint8_t> codes = packed(grid, integers);
   const GridUpdate given{gradients.data(),
                          gradients.size(),
-                         float_of(item["lr"]),
+                         float_of(item["learning_rate"]),
                          float_of(item["eps"]),
                          hex64(item["seed"]),
                          item["step"].get<uint32_t>() + 1,

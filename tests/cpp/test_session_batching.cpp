@@ -144,7 +144,7 @@ void test_every_entry_is_laid_out_once() {
     CHECK(owners.size() == layout.labels.size());
     for (const Call& call : layout.calls) {
       CHECK(!call.owners.empty() && call.owners.size() <= limits.max_labels);
-      CHECK(call.length >= limits.min_seq_len && call.length <= limits.seq_len);
+      CHECK(call.length >= limits.min_seq_len && call.length <= limits.max_length);
       CHECK(call.tokens.size() == size_t{limits.rows} * call.length);
       for (size_t i = 0; i < call.owners.size(); ++i) {
         const int64_t row = call.label_positions[i] / call.length;
@@ -431,7 +431,7 @@ void test_losses_that_diverge() {
 
 void test_updates_that_promise_too_much() {
   size_t stopped = 0;
-  // lr g^2 = 4 a step: more than ten losses of 0.3, less than ten losses of 0.5.
+  // learning_rate g^2 = 4 a step: more than ten losses of 0.3, less than ten losses of 0.5.
   const float gradients[2] = {2, -2};
   const double four = promised_decrease(1, gradients, 2);
   CHECK(four == 4 && promised_decrease(0.5f, gradients, 1) == 2);

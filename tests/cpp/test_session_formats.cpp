@@ -284,7 +284,7 @@ void test_manifest() {
   if (!CHECK(manifest.ok())) {
     return;
   }
-  CHECK(manifest->seq_len == 8 && manifest->rows == 2 && manifest->settings.seed() == UINT64_MAX);
+  CHECK(manifest->max_length == 8 && manifest->rows == 2 && manifest->settings.seed() == UINT64_MAX);
   CHECK(manifest->slots.size() == 1 && manifest->slots[0].elements == 6 && manifest->slots[0].tensor_id == 9);
   // A whole model is one stage, which is first and head at once.
   CHECK(manifest->whole() && manifest->queries() == 1 && manifest->stages[0].bind.at("b") == "b");
@@ -302,9 +302,9 @@ void test_manifest() {
       {R"("tensor_id":9)", R"("tensor_id":-1)", "manifest, state[0].tensor_id"},
       {R"("shape":[2,3],"tensor_id")", R"("shape":[3,2],"tensor_id")", "manifest, program evaluate"},
       {R"("shape":[2,3],"tensor_id")", R"("shape":[2000000000000,3],"tensor_id")", "manifest, state[0].shape[0]"},
-      {R"("lr":0.005)", R"("lr":"fast")", "manifest, settings.lr"},
+      {R"("learning_rate":0.005)", R"("learning_rate":"fast")", "manifest, settings.learning_rate"},
       {R"("eps":0.01,)", "", "manifest, settings.eps"},
-      {R"("lr":0.005)", R"("lr":0)", "manifest, settings.lr"},
+      {R"("learning_rate":0.005)", R"("learning_rate":0)", "manifest, settings.learning_rate"},
       {R"("file":"model.pte")", R"("file":"../model.pte")", "manifest, programs[0].file"},
       {R"("file":"model.pte")", R"("file":"other.pte")", "manifest, program evaluate"},
       {R"("dtype":"float32","shape":[2,3],"tensor_id")", R"("dtype":"float16","shape":[2,3],"tensor_id")",

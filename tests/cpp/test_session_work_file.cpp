@@ -131,7 +131,7 @@ void test_optimizers() {
   const float gradient = 0.5f, value = 2.0f, m = 0.1f, v = 0.04f;
   float next = 0, next_m = 0, next_v = 0;
   UpdateSettings settings;
-  settings.lr = 0.1;
+  settings.learning_rate = 0.1;
   settings.weight_decay = 0.2;
   settings.update = 2;
   settings.scale = 0.5f;

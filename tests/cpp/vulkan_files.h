@@ -31,7 +31,7 @@ inline std::string file(uint64_t words, const std::string& body, const std::stri
 
 inline zoexport::Result<zoexport::vulkan::ProgramFile> read(const std::string& text, zoexport::ProgramSpec& spec) {
   spec.name = "p";
-  spec.method = "p";
+  spec.entry_point = "p";
   spec.file = "model.vulkan.json";
   return zoexport::vulkan::read_program_file(text, "model.vulkan.json", {&spec});
 }

@@ -128,7 +128,7 @@ class Runs:
             *(str(native.runner_path()), "train", "--bundle", str(self.bundle)),
             *("--examples", str(self.examples), "--state", str(state), "--steps", str(steps)),
             # Of a constant rate, which does not depend on how many steps there will be.
-            *("--threads", "1", "--skip-hashes", "--set", "lr_schedule=constant"),
+            *("--threads", "1", "--skip-hashes", "--set", "lr_scheduler_type=constant"),
             *("--set", f"loss={self.loss}"),
         ]
         if self.validates:

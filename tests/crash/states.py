@@ -35,14 +35,14 @@ from tests.support.compiled import Compiler
 #: Settings of each method. Those in layers train by a program for each part of the model; with Adam, a run that goes on
 #: makes the averages anew from the log.
 METHODS: dict[str, Mapping[str, Any]] = {
-    "prge": {"queries": 2},
-    "prge in layers": {"queries": 2, "split": "layers"},
-    "prge with adam": {"queries": 2, "split": "layers", "optimizer": "adam"},
-    "mezo": {"queries": 2},
-    "fzoo": {"queries": 2},
+    "prge": {"num_queries": 2},
+    "prge in layers": {"num_queries": 2, "granularity": "layer"},
+    "prge with adam": {"num_queries": 2, "granularity": "layer", "optimizer": "adam"},
+    "mezo": {"num_queries": 2},
+    "fzoo": {"num_queries": 2},
     "mebp": {},
-    "senszoq": {"queries": 2},
-    "quzo": {"queries": 2},
+    "senszoq": {"num_queries": 2},
+    "quzo": {"num_queries": 2},
     "spzo": {},
 }
 #: What their names end in where the log goes on to another page in the first process that may be cut short.
@@ -102,7 +102,7 @@ def prepare(compiler: Compiler, name: str, folder: Path) -> tuple[Runs, Golden]:
     examples = write_examples(folder / "examples.jsonl", candidates=2 if pairs else 1)
     start = 0
     if name.endswith(PAGES):
-        record = 20 + 4 * METHODS[method].get("queries", 0)
+        record = 20 + 4 * METHODS[method].get("num_queries", 0)
         start = -(-(PAGE - HEADER) // record) - 1
     loss = "dpo" if pairs else "full"
     runs = Runs(bundle, examples, folder, start, name.endswith(VALIDATES), loss)

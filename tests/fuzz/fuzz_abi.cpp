@@ -278,11 +278,12 @@ class Host {
   }
 
   zo_status configure(zo_error* error) {
-    return zo_session_configure(session_,
-                                options({"lr", "eps", "seed", "batch", "accumulate", "warmup", "loss", "lr_schedule",
-                                         "total_steps", "momentum", "weight_decay", "clip", "difference", "choices",
-                                         "dpo.beta", "pack", "keep_mb", "cache_prefix_mb", "rows"}),
-                                error);
+    return zo_session_configure(
+        session_,
+        options({"learning_rate", "eps", "seed", "batch_size", "gradient_accumulation_steps", "warmup_steps", "loss",
+                 "lr_scheduler_type", "total_steps", "momentum", "weight_decay", "max_grad_norm", "difference",
+                 "choices", "dpo.beta", "pack", "activation_cache_mb", "hidden_state_cache_mb", "rows"}),
+        error);
   }
 
   zo_status add(zo_error* error) {
@@ -356,7 +357,7 @@ class Host {
     return which < 0xC0 ? elements[which % 3] : which % 64;
   }
   uint64_t steps() const { return info().value("steps", uint64_t{0}); }
-  uint32_t queries() const { return info().value("queries", 0u); }
+  uint32_t queries() const { return info().value("num_queries", 0u); }
   json info() const {
     char* text = nullptr;
     (void)zo_session_info(session_, &text, nullptr);
@@ -368,7 +369,8 @@ class Host {
     char* text = nullptr;
     (void)zo_session_settings(session_, &text, nullptr);
     const json settings = fuzz::taken(text);
-    return !settings.is_object() || settings.value("batch", 1.0) * settings.value("accumulate", 1.0) <= kMostExamples;
+    return !settings.is_object() ||
+           settings.value("batch_size", 1.0) * settings.value("gradient_accumulation_steps", 1.0) <= kMostExamples;
   }
   static int32_t on_progress(void* user, const zo_progress* progress) {
     MUST(progress->step <= progress->total);

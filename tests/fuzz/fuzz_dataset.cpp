@@ -42,13 +42,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   MUST(dataset.size() > 0 && dataset.longest() > 0);
-  limits.seq_len = dataset.longest() + kind % 3;
-  limits.min_seq_len = kind % 2 == 0 ? 1 : limits.seq_len;
+  limits.max_length = dataset.longest() + kind % 3;
+  limits.min_seq_len = kind % 2 == 0 ? 1 : limits.max_length;
   if (kind & 4) {
     limits.pad_token = 7;
   }
   if (kind & 8) {
-    limits.lengths = {1, limits.seq_len};
+    limits.lengths = {1, limits.max_length};
   }
   std::vector<uint64_t> indices(dataset.size());
   std::iota(indices.begin(), indices.end(), 0);

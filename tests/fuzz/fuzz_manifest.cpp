@@ -19,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     MUST(!manifest.failure().where.empty() && !manifest.failure().found.empty() && !manifest.failure().fix.empty());
     return 0;
   }
-  MUST(manifest->seq_len > 0 && !manifest->stages.empty());
+  MUST(manifest->max_length > 0 && !manifest->stages.empty());
   for (const ProgramSpec& program : manifest->programs) {
     MUST(manifest->files.count(program.file) == 1);
     for (const ValueSpec& value : program.inputs) {

@@ -39,7 +39,7 @@ def request(content: bytes) -> None:
         assert one.limit is None or one.limit >= 0
         for client, trajectory in one.trajectories.items():
             terms.client_seed(one.round, client)
-            assert len(trajectory.records(terms.lr, terms.eps)) == terms.steps
+            assert len(trajectory.records(terms.learning_rate, terms.eps)) == terms.steps
 
 
 def reply(content: bytes, terms: Terms) -> None:

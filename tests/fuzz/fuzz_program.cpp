@@ -89,7 +89,7 @@ std::vector<ProgramSpec> programs_of(const uint8_t* data, size_t size) {
     const std::vector<FlatTable> values = plans[i].tables(2);
     const std::vector<int32_t> inputs = plans[i].numbers(3), outputs = plans[i].numbers(4);
     ProgramSpec spec;
-    spec.name = spec.method = *name;
+    spec.name = spec.entry_point = *name;
     spec.file = "model.bin";
     bool small = inputs.size() <= 64 && outputs.size() <= 64;
     for (size_t k = 0; small && k < inputs.size(); ++k) {
@@ -166,7 +166,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   manifest.programs = programs_of(data, size);
   if (manifest.programs.empty()) {
     manifest.programs.emplace_back();
-    manifest.programs.back().name = manifest.programs.back().method = "forward";
+    manifest.programs.back().name = manifest.programs.back().entry_point = "forward";
     manifest.programs.back().file = "model.bin";
   }
   auto opened = open_bundle(folder.path());

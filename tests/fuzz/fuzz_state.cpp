@@ -108,7 +108,7 @@ void read_all(zo_session* session, zo_error& error) {
     const uint64_t updates = std::min<uint64_t>(steps, 2);
     fuzz::check(zo_session_replay_slot(session, name.c_str(), updates, values.data(), bytes, &error), error);
   }
-  std::vector<float> gradients(info["queries"].get<size_t>());
+  std::vector<float> gradients(info["num_queries"].get<size_t>());
   for (uint64_t i = 0; i < std::min<uint64_t>(steps, 20); ++i) {
     zo_record record{};
     fuzz::check(zo_session_record(session, i, &record, gradients.data(), &error), error);
@@ -116,7 +116,7 @@ void read_all(zo_session* session, zo_error& error) {
   }
   MUST(zo_session_settings(session, &text, &error) == ZO_OK);
   const nlohmann::json settings = fuzz::taken(text);
-  MUST(settings["lr"].is_number() && settings["batch"] > 0);
+  MUST(settings["learning_rate"].is_number() && settings["batch_size"] > 0);
 }
 
 void train(zo_session* session, zo_error& error) {

@@ -85,7 +85,7 @@ def finds() -> dict[str, dict[str, bytes]]:
     whole = messages()["train"][1:]
     line, _, parts = whole.partition(b"\n")
     mask = {"kind": "random", "model": "m", "model_sha256": "", "corpus": "", "corpus_sha256": ""}
-    mask |= {"sequences": 0, "seq_len": 0, "density": 0.1, "scope": "model", "seed": 1}
+    mask |= {"sequences": 0, "max_length": 0, "density": 0.1, "scope": "model", "seed": 1}
 
     def altered(old: bytes, new: bytes) -> bytes:
         assert old in line

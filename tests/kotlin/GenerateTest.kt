@@ -24,7 +24,7 @@ class GenerateTest(private val case: File) {
     }
 
     private fun options(of: Any?) = GenerateOptions(
-        maxTokens = of["max_tokens"].int(),
+        maxNewTokens = of["max_new_tokens"].int(),
         stop = of["stop"].items().map { it as String },
         adapter = of["adapter"] as String?,
         temperature = of["temperature"].double(),
@@ -57,7 +57,7 @@ class GenerateTest(private val case: File) {
     }
 
     fun adaptersComeAndGo() = open().use { session ->
-        val options = GenerateOptions(maxTokens = 12)
+        val options = GenerateOptions(maxNewTokens = 12)
         val plain = session.generate(prompt, options).text
         val adapted = session.generate(prompt, options.copy(adapter = "a")).text
         assertNotEquals(plain, adapted)
@@ -92,7 +92,7 @@ class GenerateTest(private val case: File) {
     }
 
     fun keptCachesAreReadOn() = open().use { session ->
-        val options = GenerateOptions(maxTokens = 5, keep = true)
+        val options = GenerateOptions(maxNewTokens = 5, keep = true)
         assertEquals(0, session.generate(prompt, options).keptTokens)
         assertTrue(session.generate("$prompt and more", options).keptTokens > 0)
         session.forget()
@@ -100,7 +100,7 @@ class GenerateTest(private val case: File) {
     }
 
     fun callersEndTexts() = open().use { session ->
-        val made = session.generate(prompt, GenerateOptions(maxTokens = 20)) { true }
+        val made = session.generate(prompt, GenerateOptions(maxNewTokens = 20)) { true }
         assertEquals(Stop.CALLER, made.stop)
         assertTrue(made.tokens.size < 20)
         val thrown = assertFailsWith<IllegalStateException> { session.generate(prompt) { error("the host's own") } }
@@ -108,13 +108,13 @@ class GenerateTest(private val case: File) {
         assertFailsWith<ZoException.InvalidArgument> {
             session.generate(prompt) { session.generate(prompt); false }
         }
-        assertEquals(Stop.LENGTH, session.generate(prompt, GenerateOptions(maxTokens = 1)).stop)
+        assertEquals(Stop.LENGTH, session.generate(prompt, GenerateOptions(maxNewTokens = 1)).stop)
     }
 
     fun whatCannotBeUsed() = open().use { session ->
         for (options in listOf(
-            GenerateOptions(maxTokens = 0),
-            GenerateOptions(maxTokens = -1),
+            GenerateOptions(maxNewTokens = 0),
+            GenerateOptions(maxNewTokens = -1),
             GenerateOptions(topK = -1),
             GenerateOptions(temperature = -1.0),
             GenerateOptions(stop = listOf("")),

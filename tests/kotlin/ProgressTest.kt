@@ -59,10 +59,10 @@ class ProgressTest(private val case: File, private val output: File) {
 
     fun failuresComeOutOfCollect() = examples().use { dataset ->
         open("prge").use { session ->
-            session.configure(mapOf("lr" to 1e6))
+            session.configure(mapOf("learning_rate" to 1e6))
             assertFailsWith<ZoException.Diverged> { runBlocking { session.progress(dataset, 200).collect() } }
             val cancelled = assertFailsWith<ZoException.Cancelled> {
-                session.configure(mapOf("lr" to 1e-3))
+                session.configure(mapOf("learning_rate" to 1e-3))
                 runBlocking { session.progress(dataset, 1_000_000).collect { session.cancel() } }
             }
             assertTrue(cancelled.where.startsWith("step "))

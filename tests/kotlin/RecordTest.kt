@@ -22,7 +22,7 @@ class RecordTest(private val bundle: File, private val texts: File, private val 
     }
 
     fun rowsAreThoseOfPython() = Dataset().use { found ->
-        found.read(texts.resolve("mixed.jsonl"), bundle, mapOf("pack" to "on"))
+        found.read(texts.resolve("mixed.jsonl"), bundle, mapOf("pack" to true))
         assertEquals(texts.resolve("mixed.packed").readText(), found.digest)
     }
 

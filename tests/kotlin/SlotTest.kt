@@ -60,7 +60,7 @@ class SlotTest(private val case: File, golden: Any?) {
     /** The first step goes against the gradient, element by element. */
     fun gradientsOfAFirstOrderMethod() = examples().use { dataset ->
         open("mebp").use { session ->
-            val (before, rate) = session.readSlot(name) to (session.settings["lr"] as Double).toFloat()
+            val (before, rate) = session.readSlot(name) to (session.settings["learning_rate"] as Double).toFloat()
             assertFailsWith<ZoException.InvalidArgument> { session.readSlot(name, SlotValues.GRADIENT) }
             val decay = (session.settings["weight_decay"] as Double).toFloat()
             val step = session.step(dataset, longArrayOf(2))
@@ -78,11 +78,12 @@ class SlotTest(private val case: File, golden: Any?) {
     }
 
     fun settingsOfAFirstOrderMethodAreKept() = open("mebp").use { session ->
-        val changes = mapOf("momentum" to 0.5, "weight_decay" to 0.25, "clip" to 2.0, "checkpoint_every" to 2)
+        val changes = mapOf("momentum" to 0.5, "weight_decay" to 0.25, "max_grad_norm" to 2.0, "checkpoint_every" to 2)
         val expected = session.settings + changes
         session.configure(changes)
         assertEquals(expected, session.settings)
-        for (wrong in listOf("clip" to -1.0, "clip" to Double.NaN, "checkpoint_every" to -1, "momentum" to "much", "none" to 1)) {
+        val norms = listOf("max_grad_norm" to -1.0, "max_grad_norm" to Double.NaN)
+        for (wrong in norms + listOf("checkpoint_every" to -1, "momentum" to "much", "none" to 1)) {
             val refused = assertFailsWith<ZoException.InvalidArgument> { session.configure(mapOf(wrong)) }
             assertContains(refused.where, wrong.first)
         }

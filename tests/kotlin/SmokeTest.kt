@@ -29,7 +29,7 @@ class SmokeTest(private val case: File, output: File, private val golden: Any?) 
         val settings = expected["settings"]
         val seed = settings["seed"].text().toULong()
         if (state != null) attach(states.resolve(state), seed)
-        val numbers = mapOf("batch" to settings["batch"].int(), "seed" to seed)
+        val numbers = mapOf("batch_size" to settings["batch_size"].int(), "seed" to seed)
         configure(settings.members().mapValues { (key, value) -> numbers[key] ?: checkNotNull(value) })
     }
 
@@ -43,12 +43,12 @@ class SmokeTest(private val case: File, output: File, private val golden: Any?) 
         )
         assertEquals(
             known["numbers"].items().map { it.int() },
-            listOf(info.rows, info.seqLen, info.copies, info.queries, info.maxLabels, steps),
+            listOf(info.rows, info.maxLength, info.copies, info.numQueries, info.maxLabels, steps),
         )
         assertEquals(0, info.steps)
         val defaults = expected["defaults"]
-        assertEquals(defaults["lr"], session.settings["lr"])
-        assertEquals(defaults["batch"].int(), session.settings["batch"])
+        assertEquals(defaults["learning_rate"], session.settings["learning_rate"])
+        assertEquals(defaults["batch_size"].int(), session.settings["batch_size"])
         assertEquals(defaults["seed"].text().toULong(), session.settings["seed"])
         assertEquals(expected["slots"].items().size, session.slots.size)
         for ((slot, wanted) in session.slots.zip(expected["slots"].items())) {
@@ -159,7 +159,7 @@ class SmokeTest(private val case: File, output: File, private val golden: Any?) 
             val first = session.step(dataset, longArrayOf(4, 0, 4))
             val second = session.step(dataset, longArrayOf(2))
             assertEquals(listOf(0L, 1L), listOf(first.step, second.step))
-            assertEquals(2 * session.info.queries, first.losses.size)
+            assertEquals(2 * session.info.numQueries, first.losses.size)
             assertEquals(first.losses.average(), first.loss, 1e-12)
             val record = session.record(0)
             assertEquals(bits(record.gradients), bits(first.gradients))
@@ -216,14 +216,14 @@ class SmokeTest(private val case: File, output: File, private val golden: Any?) 
         val state = states.resolve("kept")
         fun attached(rate: Double?, recover: Boolean = false, changeSettings: Boolean = false) = open().apply {
             attach(state, recover = recover, changeSettings = changeSettings)
-            if (rate != null) configure(mapOf("lr" to rate, "lr_schedule" to "constant"))
+            if (rate != null) configure(mapOf("learning_rate" to rate, "lr_scheduler_type" to "constant"))
         }
         attached(0.25).use { it.train(dataset, 3) }
-        attached(null).use { assertEquals(0.25, it.settings["lr"]) }
+        attached(null).use { assertEquals(0.25, it.settings["learning_rate"]) }
         attached(0.5).use { session ->
             val refused = assertFailsWith<ZoException.State> { session.train(dataset, 4) }
-            assertContains(refused.found, "lr 0.25")
-            assertContains(refused.expected, "lr 0.5")
+            assertContains(refused.found, "learning_rate 0.25")
+            assertContains(refused.expected, "learning_rate 0.5")
         }
         attached(0.5, changeSettings = true).use { it.train(dataset, 4) }
         val log = state.resolve("trajectory.log")
@@ -243,15 +243,15 @@ class SmokeTest(private val case: File, output: File, private val golden: Any?) 
             val locked = assertFailsWith<ZoException.State> { open().use { it.attach(states.resolve("held")) } }
             assertContains(locked.where, states.name)
             assertFailsWith<ZoException.State> { session.configure(mapOf("seed" to 1u)) }
-            val rate = assertFailsWith<ZoException.InvalidArgument> { session.configure(mapOf("lr" to 0.0)) }
-            assertEquals("setting 'lr'", rate.where)
-            assertFailsWith<ZoException.InvalidArgument> { session.configure(mapOf("batch" to -1)) }
+            val rate = assertFailsWith<ZoException.InvalidArgument> { session.configure(mapOf("learning_rate" to 0.0)) }
+            assertEquals("setting 'learning_rate'", rate.where)
+            assertFailsWith<ZoException.InvalidArgument> { session.configure(mapOf("batch_size" to -1)) }
             assertEquals("slot nothing", assertFailsWith<ZoException.InvalidArgument> { session.readSlot("nothing") }.where)
             assertFailsWith<ZoException.InvalidArgument> { session.readSlot("${session.slots[0].name}\u0000") }
             assertFailsWith<ZoException.InvalidArgument> { session.record(0) }
-            session.configure(mapOf("lr" to 1e6, "lr_schedule" to "constant"))
+            session.configure(mapOf("learning_rate" to 1e6, "lr_scheduler_type" to "constant"))
             val diverged = assertFailsWith<ZoException.Diverged> { session.train(dataset, 200) }
-            assertContains(diverged.fix, "Lower lr")
+            assertContains(diverged.fix, "Lower learning_rate")
         }
         val altered = states.resolve("altered")
         bundle.copyRecursively(altered)
@@ -346,7 +346,7 @@ class SmokeTest(private val case: File, output: File, private val golden: Any?) 
             val record = session.record(index.toLong())
             assertEquals(index.toLong(), record.step)
             assertEquals(wanted["loss"], bits(record.loss))
-            assertEquals(wanted["lr"], bits(record.lr))
+            assertEquals(wanted["learning_rate"], bits(record.learningRate))
             assertEquals(wanted["gradients"], bits(record.gradients))
         }
     }

@@ -31,7 +31,7 @@ class TrajectoryTest(private val case: File, private val golden: Any?) {
                 assertEquals(losses.size, step.losses.size)
                 for ((wanted, found) in losses.zip(step.losses.toList())) assertEquals(wanted, found, lossBound * wanted)
                 val record = session.record(number.toLong())
-                assertEquals(run["rates"].items()[number], bits(record.lr))
+                assertEquals(run["rates"].items()[number], bits(record.learningRate))
                 val slopes = record.gradients.indices.map { i ->
                     (step.losses[2 * i] - step.losses[2 * i + 1]) / (2 * record.eps.toDouble())
                 }

@@ -1,4 +1,4 @@
-"""lora.init=activations: bundles train as their references do from the same A, and say where A comes from."""
+"""lora.init_weights=activations: bundles train as their references do from the same A, and say where A comes from."""
 
 from __future__ import annotations
 
@@ -28,16 +28,25 @@ from zoexport.session import Dataset, Session
 
 pytestmark = pytest.mark.parity
 RANK = 5
-SETTINGS: dict[str, Any] = {"seq_len": SEQ, "batch": 3, "weights": "fp32", "generate": "off"}
-INIT: dict[str, Any] = {"lora_rank": RANK, "lora_targets": "all-linear", "lora_init": "activations"}
+SETTINGS: dict[str, Any] = {
+    "max_length": SEQ,
+    "batch_size": 3,
+    "weights": "fp32",
+    "generate": False,
+}
+INIT: dict[str, Any] = {
+    "lora_r": RANK,
+    "lora_target_modules": "all-linear",
+    "lora_init_weights": "activations",
+}
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("llama_tied", "prge", {}),
-    ("llama_tied", "prge", {"split": "layers", "weights": "int4"}),
+    ("llama_tied", "prge", {"granularity": "layer", "weights": "int4"}),
     ("gpt_neox", "mebp", {}),
-    ("roberta", "prge", {"split": "layers"}),
+    ("roberta", "prge", {"granularity": "layer"}),
     ("llama_tied", "quzo", {"train": "lora", "weights": "int4"}),
     ("llama_tied", "mezo", {}),
-    ("qwen2", "fzoo", {"split": "layers"}),
+    ("qwen2", "fzoo", {"granularity": "layer"}),
     ("gpt2", "spzo", {}),
 ]
 
@@ -138,16 +147,16 @@ def test_the_bundle_says_where_a_comes_from(compiler: Compiler, text: Path, tmp_
         )
         ids.append(bundle.manifest["bundle_id"])
     assert ids[0] == ids[1]
-    made = bundle.manifest["lora_init"]
+    made = bundle.manifest["lora_init_weights"]
     assert made["text"] == {"name": "text.jsonl", "sha256": sha256(text)}
     assert made["rows"] == 5 and 5 * 10 < made["tokens"] <= 5 * SEQ
     shown = verb("inspect", bundle.path)
-    assert shown["lora_init"] == made
+    assert shown["lora_init_weights"] == made
     lines = [line for line in plain("inspect", bundle.path) if "directions of activations" in line]
     assert len(lines) == 1 and f"text.jsonl ({sha256(text)[:12]}), 5 rows" in lines[0]
     drawn = verb("inspect", compiler.bundle("llama_tied"))
-    assert drawn["lora_init"] is None
-    assert "lora_init" not in zoexport.Bundle.open(compiler.bundle("llama_tied")).manifest
+    assert drawn["lora_init_weights"] is None
+    assert "lora_init_weights" not in zoexport.Bundle.open(compiler.bundle("llama_tied")).manifest
 
 
 def test_what_leaves_has_a_and_comes_back(compiler: Compiler, text: Path, tmp_path: Path) -> None:
@@ -201,7 +210,7 @@ def test_what_leaves_has_a_and_comes_back(compiler: Compiler, text: Path, tmp_pa
 def test_programs_that_generate_have_the_same_quantized_adapters(
     compiler: Compiler, text: Path, tmp_path: Path
 ) -> None:
-    settings = {**SETTINGS, **INIT, "train": "lora", "weights": "int8", "generate": "on"}
+    settings = {**SETTINGS, **INIT, "train": "lora", "weights": "int8", "generate": True}
     bundle = zoexport.compile(
         compiler.model("llama_tied"),
         method="quzo",
@@ -210,7 +219,7 @@ def test_programs_that_generate_have_the_same_quantized_adapters(
         generate_context=64,
         **settings,
     )
-    assert bundle.generate("The film is", max_tokens=4).tokens
+    assert bundle.generate("The film is", max_new_tokens=4).tokens
 
 
 # --- refused --------------------------------------------------------------------------------------
@@ -218,8 +227,8 @@ def test_programs_that_generate_have_the_same_quantized_adapters(
 
 @pytest.mark.parametrize(("method", "train"), [("spzo", "full"), ("quzo", "full")])
 def test_methods_without_adapters_are_refused(method: str, train: str) -> None:
-    with pytest.raises(ConfigError, match=r"lora\.init=activations.*trains no adapters"):
-        plan(method, "host", {"lora.init": "activations", "train": train})
+    with pytest.raises(ConfigError, match=r"lora\.init_weights=activations.*trains no adapters"):
+        plan(method, "host", {"lora.init_weights": "activations", "train": train})
 
 
 def test_an_adapter_to_start_from_is_refused(compiler: Compiler, tmp_path: Path) -> None:
@@ -232,7 +241,7 @@ def test_an_adapter_to_start_from_is_refused(compiler: Compiler, tmp_path: Path)
             method="mebp",
             output=tmp_path / "no",
             adapter=tmp_path / "adapter",
-            lora_init="activations",
+            lora_init_weights="activations",
             **SETTINGS,
         )
     assert not (tmp_path / "no").exists()
@@ -241,7 +250,7 @@ def test_an_adapter_to_start_from_is_refused(compiler: Compiler, tmp_path: Path)
 def test_text_is_refused_where_nothing_is_measured(
     compiler: Compiler, text: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=r"lora\.init=activations"):
+    with pytest.raises(ConfigError, match=r"lora\.init_weights=activations"):
         zoexport.compile(
             compiler.model("llama_tied"), output=tmp_path / "no", calibration=text, **SETTINGS
         )
@@ -258,6 +267,6 @@ def test_empty_text_and_a_rank_that_is_too_large_write_nothing(
         )
     with pytest.raises(ConfigError, match="the smaller side"):
         zoexport.compile(
-            model, output=output, calibration=text, **SETTINGS, **{**INIT, "lora_rank": 65}
+            model, output=output, calibration=text, **SETTINGS, **{**INIT, "lora_r": 65}
         )
     assert not output.exists()

@@ -20,7 +20,7 @@ from zoexport.run.transfer import export_adapter
 from zoexport.session import Dataset, Session, no_programs
 
 pytestmark = pytest.mark.parity
-LORA: dict[str, Any] = {"weights": "int4", "lora__targets": "all-linear", "lora__alpha": 6}
+LORA: dict[str, Any] = {"weights": "int4", "lora__target_modules": "all-linear", "lora__alpha": 6}
 KINDS = [("peft", "f32"), ("gguf", "f32"), ("gguf", "f16"), ("gguf", "q8_0")]
 
 
@@ -54,7 +54,7 @@ def trained(bundle: Path, state: Path, output: Path) -> dict[str, bytes]:
         ("llama_tied", "prge", {}),
         pytest.param("gpt2", "prge", {}, marks=pytest.mark.slow),
         pytest.param("falcon", "mebp", {"weights": "fp32"}, marks=pytest.mark.slow),
-        pytest.param("gpt_neox", "mezo", {"split": "layers"}, marks=pytest.mark.slow),
+        pytest.param("gpt_neox", "mezo", {"granularity": "layer"}, marks=pytest.mark.slow),
     ],
 )
 def test_the_files_of_adapter_export(

@@ -18,7 +18,7 @@ from zoexport.run.transfer import export_adapter, import_adapter
 from zoexport.session import Dataset, Session
 
 pytestmark = pytest.mark.parity
-LORA = {"weights": "int4", "lora__targets": "all-linear", "lora__alpha": 6}
+LORA = {"weights": "int4", "lora__target_modules": "all-linear", "lora__alpha": 6}
 
 
 def _trained(bundle: Path, state: Path) -> float:

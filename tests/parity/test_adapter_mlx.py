@@ -42,11 +42,15 @@ def _mlx_loss(folder: Path, adapter: Path | None) -> float:
 def test_mlx_lm_has_the_sessions_loss(
     compiler: Compiler, target: str, layers: str, tmp_path: Path
 ) -> None:
-    settings = {"lora__targets": "all-linear", "lora__layers": layers, "lora__alpha": 6}
+    settings = {
+        "lora__target_modules": "all-linear",
+        "lora__layers_to_transform": layers,
+        "lora__alpha": 6,
+    }
     bundle = compiler.bundle("qwen2", "mebp", target, **settings)
     with Session.open(bundle) as session, _data() as data:
         session.attach(tmp_path / "state")
-        session.configure(lr=0.01)
+        session.configure(learning_rate=0.01)
         untrained = session.evaluate(data).loss
         for _ in range(3):
             session.step(data, [0, 1, 2])

@@ -48,7 +48,7 @@ def test_the_method_takes_its_references_steps(
     compiler: Compiler, tmp_path: Path, target: str
 ) -> None:
     model = compiler.model("qwen2")
-    settings = {"directions": 3, "lora__targets": "all-linear", "weights": "int4"}
+    settings = {"directions": 3, "lora__target_modules": "all-linear", "weights": "int4"}
     compile_tiny(model, tmp_path / "bundle", "forward", target, **settings)
     report = passed(tmp_path / "bundle", 3)
     assert report["max_relative_loss_error"] <= 1e-4

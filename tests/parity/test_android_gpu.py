@@ -37,7 +37,7 @@ from zoexport.targets.vulkan.lower import FILE
 
 pytestmark = pytest.mark.parity
 TARGET = "android-gpu"
-ALL = {"lora__targets": "all-linear", "weights": "int4"}
+ALL = {"lora__target_modules": "all-linear", "weights": "int4"}
 ARCHITECTURES = (
     "llama_tied",
     "gpt2",
@@ -57,9 +57,9 @@ CASES = [
 ]
 OTHER_ENCODERS = [name for name in ENCODERS if name != "roberta"]
 ZEROTH_ORDER: list[tuple[str, dict[str, Any]]] = [
-    ("prge", {"split": "layers", "queries": 2}),
-    ("mezo", {"split": "layers", "queries": 1}),
-    ("spzo", {"perturbations": "1,1", "batch": 2}),
+    ("prge", {"granularity": "layer", "num_queries": 2}),
+    ("mezo", {"granularity": "layer", "num_queries": 1}),
+    ("spzo", {"perturbations": "1,1", "batch_size": 2}),
 ]
 # Makes an instance whose description has a flag that Vulkan does not know.
 MISTAKE = """
@@ -91,10 +91,14 @@ def test_mebp(compiler: Compiler, name: str, weights: str) -> None:
     slow_after(
         1,
         [
-            {"seq_len": 48, "batch": 1, "lora__dropout": 0.1},
-            {"optimizer": "sgd", "momentum": 0.9, "checkpoint_every": 2, "clip": 0},
-            {"batch": 2, "accumulate": 2, "loss": "choices"},
-            {"group_size": 64, "lora__targets": "attention", "lora__layers": "last:1"},
+            {"max_length": 48, "batch_size": 1, "lora__dropout": 0.1},
+            {"optimizer": "sgd", "momentum": 0.9, "checkpoint_every": 2, "max_grad_norm": 0},
+            {"batch_size": 2, "gradient_accumulation_steps": 2, "loss": "choices"},
+            {
+                "group_size": 64,
+                "lora__target_modules": "attention",
+                "lora__layers_to_transform": "last:1",
+            },
         ],
     ),
     ids=lambda settings: ",".join(settings),
@@ -123,13 +127,19 @@ def test_encoders(compiler: Compiler, name: str) -> None:
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
-        ("prge", {"split": "layers", "queries": 2, "weights": "int4"}),
+        ("prge", {"granularity": "layer", "num_queries": 2, "weights": "int4"}),
         ("spzo", {"split": "layer:1", "perturbations": "2,4", "weights": "int4"}),
         (
             "spzo",
-            {"split": "head", "perturbations": "1,1", "train": "full", "lr": 1e-3, "eps": 1e-2},
+            {
+                "split": "head",
+                "perturbations": "1,1",
+                "train": "full",
+                "learning_rate": 1e-3,
+                "eps": 1e-2,
+            },
         ),
-        ("mebp", {**ALL, "loss": "choices", "accumulate": 2}),
+        ("mebp", {**ALL, "loss": "choices", "gradient_accumulation_steps": 2}),
         ("mebp", {**ALL, "compute": "fp16"}),
     ],
     ids=lambda value: value if isinstance(value, str) else ",".join(value),
@@ -154,7 +164,7 @@ def test_an_encoder_hides_padding_as_the_cpu_does(compiler: Compiler) -> None:
 
 @pytest.mark.slow
 def test_heads_that_an_index_picks_without_gradients(compiler: Compiler) -> None:
-    settings = {"split": "layers", "queries": 2, "weights": "int4"}
+    settings = {"granularity": "layer", "num_queries": 2, "weights": "int4"}
     report = compare(compiler.bundle("falcon", "prge", TARGET, **settings))
     assert report["max_relative_state_error"] == 0.0
 
@@ -276,7 +286,7 @@ def test_what_shaders_cost_is_counted_and_timed(compiler: Compiler, tmp_path: Pa
     dispatches, flops = Counter[str](), Counter[str]()
     for program in read_manifest(bundle)["programs"]:
         stated = json.loads((bundle / program["file"]).read_text("utf-8"))
-        for call in stated["programs"][program["method"]]["calls"]:
+        for call in stated["programs"][program["entry_point"]]["calls"]:
             if call["op"] == "product":
                 operands = [call[key] for key in ("a", "b") if isinstance(call[key], dict)]
                 kind = " ".join(["product", *(one["kind"] for one in operands if "kind" in one)])

@@ -23,10 +23,14 @@ from zoexport.session.job import Job, Request
 pytestmark = pytest.mark.parity
 CPU = "executorch"
 MESSAGE = "nonesuch.* Choose the engine executorch"
-SETTINGS: dict[str, Any] = {"weights": "int4", "lora__targets": "all-linear", "generate": "on"}
+SETTINGS: dict[str, Any] = {
+    "weights": "int4",
+    "lora__target_modules": "all-linear",
+    "generate": True,
+}
 METHODS: list[tuple[str, dict[str, Any]]] = [
     ("mebp", {}),
-    ("prge", {"split": "layers", "queries": 2}),
+    ("prge", {"granularity": "layer", "num_queries": 2}),
 ]
 
 
@@ -59,7 +63,7 @@ def test_both_engines_take_the_same_steps_and_continue_each_other_s_runs(
 
 def test_the_cpu_generates(compiler: Compiler) -> None:
     texts = [
-        Bundle.open(bundle, engine=engine).generate("the film is", max_tokens=12).tokens
+        Bundle.open(bundle, engine=engine).generate("the film is", max_new_tokens=12).tokens
         for bundle, engine in (
             (gpu_bundle(compiler), None),
             (gpu_bundle(compiler), CPU),

@@ -27,7 +27,7 @@ from zoexport.session import Session
 
 pytestmark = pytest.mark.parity
 TARGET = "android-gpu"
-HALF = {"compute": "fp16", "lora__targets": "all-linear"}
+HALF = {"compute": "fp16", "lora__target_modules": "all-linear"}
 CASES = [
     ("llama_tied", "int4"),
     ("gemma3", "int4"),
@@ -36,7 +36,7 @@ CASES = [
     *((name, "fp32") for name in ("gpt2", "gemma2", "cohere", "mpt", "starcoder2")),
     *((name, "int8") for name in ("mistral", "stablelm", "phi")),
 ]
-SMALL = {"optimizer": "sgd", "momentum": 0.0, "lr": 1e-3}
+SMALL = {"optimizer": "sgd", "momentum": 0.0, "learning_rate": 1e-3}
 
 
 def compare(bundle: Path) -> dict[str, Any]:
@@ -55,9 +55,9 @@ def test_mebp(compiler: Compiler, name: str, weights: str) -> None:
     slow_after(
         1,
         [
-            ("prge", {"split": "layers", "queries": 2}),
-            ("mezo", {"split": "layers", "queries": 1}),
-            ("spzo", {"perturbations": "1,1", "batch": 2}),
+            ("prge", {"granularity": "layer", "num_queries": 2}),
+            ("mezo", {"granularity": "layer", "num_queries": 1}),
+            ("spzo", {"perturbations": "1,1", "batch_size": 2}),
         ],
     ),
 )

@@ -18,13 +18,17 @@ from zoexport.targets.vulkan.lower import FILE
 
 pytestmark = pytest.mark.parity
 TARGET = "android-gpu"
-MEBP = {"method": "mebp", "lora__targets": "all-linear"}
+MEBP = {"method": "mebp", "lora__target_modules": "all-linear"}
 CASES: list[tuple[str, int, dict[str, Any]]] = [
     ("llama_tied", 4608, {**MEBP, "weights": "int4"}),
     ("gpt2", 32768, {**MEBP, "weights": "fp32"}),
     ("llama_tied", 8448, {**MEBP, "weights": "int8"}),
     ("llama_tied", 4608, {**MEBP, "weights": "int4", "compute": "fp16"}),
-    ("llama", 4608, {"method": "prge", "split": "layers", "queries": 2, "weights": "int4"}),
+    (
+        "llama",
+        4608,
+        {"method": "prge", "granularity": "layer", "num_queries": 2, "weights": "int4"},
+    ),
 ]
 """Models, bytes of a window, of which the head's matrix takes three, and settings."""
 

@@ -24,7 +24,7 @@ from zoexport.targets.executorch.qnn import form
 pytestmark = [pytest.mark.parity, pytest.mark.slow, needs_qnn]
 
 # Few rows and many labels a call: what emulation costs is the calls.
-SHAPE: dict[str, Any] = {"target": "android-npu", "seq_len": 12, "batch": 8, "labels": 96}
+SHAPE: dict[str, Any] = {"target": "android-npu", "max_length": 12, "batch_size": 8, "labels": 96}
 OURS = {"zoexport::zo_update", "zoexport::zo_perturb", "zoexport::label_logprobs"}
 
 
@@ -45,7 +45,7 @@ def quietly(*_: object) -> None:
 def test_losses_are_those_of_fp32(
     model: str, soc: str, queries: int, steps: int, compiler: Compiler
 ) -> None:
-    compiled = compiler.result(model, soc=soc, queries=queries, weights="int4", **SHAPE)
+    compiled = compiler.result(model, soc=soc, num_queries=queries, weights="int4", **SHAPE)
     assert compiled["delegates"] == 2
     for program, operators in compiled["fallback_ops"].items():
         (delegate,) = compiled["delegate_list"][program]
@@ -65,9 +65,9 @@ FEW_COPIES = Case(
     heads=6,
     kv_heads=2,
     intermediate=160,
-    queries=1,
-    rank=16,
-    seq_len=32,
+    num_queries=1,
+    lora_r=16,
+    max_length=32,
 )
 """One row and two copies: a value of one row that both copies read is broadcast in the whole program."""
 
@@ -109,14 +109,16 @@ def test_a_value_that_the_htp_broadcasts_is_wrong_and_so_is_repeated(
 
 def test_inner_values_are_those_of_whole_programs_on_the_npu(compiler: Compiler) -> None:
     with pytest.raises(ConfigError, match="target host"):
-        compare_inner(compiler.bundle("llama", queries=1), "train", progress=quietly)
-    bundle = compiler.bundle("llama", queries=4, **SHAPE)
+        compare_inner(compiler.bundle("llama", num_queries=1), "train", progress=quietly)
+    bundle = compiler.bundle("llama", num_queries=4, **SHAPE)
     with pytest.raises(ConfigError, match=r"program head[\s\S]*train, evaluate"):
         compare_inner(bundle, "head", progress=quietly)
 
 
 def test_one_copy_a_call(compiler: Compiler) -> None:
-    result = parity(compiler.bundle("llama", "mezo", queries=2, **SHAPE), steps=1, progress=quietly)
+    result = parity(
+        compiler.bundle("llama", "mezo", num_queries=2, **SHAPE), steps=1, progress=quietly
+    )
     assert result["passed"] and result["max_relative_loss_error"] < 5e-3
 
 
@@ -128,15 +130,15 @@ def test_one_copy_a_call(compiler: Compiler) -> None:
 def test_gradients_have_the_signs_of_fp32(
     quantized: dict[str, str], eps: float, least: int, compiler: Compiler
 ) -> None:
-    bundle = compiler.bundle("llama", queries=4, **SHAPE, **quantized)
+    bundle = compiler.bundle("llama", num_queries=4, **SHAPE, **quantized)
     result = compare_signs(bundle, queries=200, eps=eps, progress=quietly)
-    assert result["queries"] >= 200 and result["counted"] >= least
+    assert result["num_queries"] >= 200 and result["counted"] >= least
     assert result["passed"] and result["agreement"] >= 0.95
 
 
 def test_losses_of_quantized_activations(compiler: Compiler) -> None:
     settings = {"weights": "int8", "activations": "int16"}
-    compiled = compiler.result("llama", queries=4, **SHAPE, **settings)
+    compiled = compiler.result("llama", num_queries=4, **SHAPE, **settings)
     assert compiled["delegates"] == 2
     result = parity(Path(compiled["bundle"]), steps=1, progress=quietly)
     assert result["passed"] and result["max_relative_loss_error"] < 5e-3
@@ -157,8 +159,8 @@ def test_products_outside_the_npu_are_refused(compiler: Compiler, tmp_path: Path
                 "soc": "SM8350",
                 "weights": "int8",
                 "activations": "int16",
-                "seq_len": "12",
-                "batch": "2",
+                "max_length": "12",
+                "batch_size": "2",
             },
             recipe=None,
             force=False,
@@ -178,7 +180,7 @@ def test_products_outside_the_npu_are_refused(compiler: Compiler, tmp_path: Path
 
 
 def test_a_step_trains_and_the_manifest_says_what_it_needs(compiler: Compiler) -> None:
-    bundle = compiler.bundle("llama", queries=4, **SHAPE)
+    bundle = compiler.bundle("llama", num_queries=4, **SHAPE)
     manifest = json.loads((bundle / "manifest.json").read_text())
     assert manifest["backends"] == ["QnnBackend"]
     assert manifest["settings"]["soc"] == "SM8650" and manifest["max_labels"] == SHAPE["labels"]

@@ -15,7 +15,7 @@ from tests.support.qnn import needs_qnn
 # One at a time: threads of two emulations wait for each other, spinning.
 pytestmark = [pytest.mark.parity, pytest.mark.slow, needs_qnn]
 
-SHAPE: dict[str, Any] = {"target": "android-npu", "seq_len": 16, "batch": 2}
+SHAPE: dict[str, Any] = {"target": "android-npu", "max_length": 16, "batch_size": 2}
 ON_CPU = {"zoexport::rows_1", "zoexport::label_logprobs", "zoexport::label_gradient"}
 FREE = {"aten::view_copy"}
 
@@ -29,7 +29,10 @@ def compare(bundle: Path, steps: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("model", "settings"),
-    [("llama", {"weights": "int4"}), ("gemma3", {"weights": "fp32", "lora__layers": "last:1"})],
+    [
+        ("llama", {"weights": "int4"}),
+        ("gemma3", {"weights": "fp32", "lora__layers_to_transform": "last:1"}),
+    ],
     ids=["llama", "gemma3"],
 )
 def test_gradients(model: str, settings: dict[str, str], compiler: Compiler) -> None:
@@ -51,4 +54,4 @@ def test_gradients(model: str, settings: dict[str, str], compiler: Compiler) -> 
 
 
 def test_perturbed_layers(compiler: Compiler) -> None:
-    compare(compiler.bundle("llama", "mezo", split="layers", queries=1, **SHAPE), 1)
+    compare(compiler.bundle("llama", "mezo", granularity="layer", num_queries=1, **SHAPE), 1)

@@ -32,12 +32,12 @@ def test_a_live_model_is_compiled_trained_and_exported(
         output=tmp_path / "bundle",
         progress=lambda phase, share: said.append(phase),
         weights="fp32",
-        seq_len=24,
-        batch=2,
+        max_length=24,
+        batch_size=2,
     )
     assert bundle.compiled is not None and "loading the model" in said
     assert (bundle.method, bundle.target) == ("mebp", "host")
-    assert bundle.settings["lora.rank"] == 3 and bundle.settings["lora.alpha"] == 5
+    assert bundle.settings["lora.r"] == 3 and bundle.settings["lora.alpha"] == 5
     assert bundle.parity(steps=2).passed
 
     bundle = zoexport.Bundle.open(tmp_path / "bundle")
@@ -47,7 +47,7 @@ def test_a_live_model_is_compiled_trained_and_exported(
         state=tmp_path / "state",
         steps=5,
         progress=lambda now: steps.append(now.step),
-        lr=1e-2,
+        learning_rate=1e-2,
     )
     assert trained.steps == len(trained.losses) == len(steps) == 5
     assert trained.examples == len(EXAMPLES) and trained.state == tmp_path / "state"
@@ -76,10 +76,10 @@ def test_the_command_line_makes_the_same_bundle(
     tiny("llama").save_pretrained(tmp_path / "model")
     tiny_tokenizer().save_pretrained(tmp_path / "model")
     ours = zoexport.compile(
-        tmp_path / "model", output=tmp_path / "ours", seq_len=16, lora_rank=2, weights="fp32"
+        tmp_path / "model", output=tmp_path / "ours", max_length=16, lora_r=2, weights="fp32"
     )
     line = [sys.executable, "-m", "zoexport", "compile", str(tmp_path / "model"), "--json"]
-    line += ["--set=seq_len=16", "--set=lora.rank=2", "--set=weights=fp32", "--target=host"]
+    line += ["--set=max_length=16", "--set=lora.r=2", "--set=weights=fp32", "--target=host"]
     subprocess.run([*line, "-o", str(tmp_path / "theirs")], check=True, capture_output=True)
     theirs = json.loads((tmp_path / "theirs" / "manifest.json").read_text())
     assert ours.manifest["bundle_id"] == theirs["bundle_id"]

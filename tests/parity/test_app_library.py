@@ -35,7 +35,7 @@ def data(tmp_path: Path) -> Path:
 def test_it_trains_an_mlx_bundle_as_the_other_does(
     compiler: Compiler, data: Path, tmp_path: Path
 ) -> None:
-    bundle = compiler.bundle("llama_tied", "prge", "ios-mlx", weights="int4", queries=2)
+    bundle = compiler.bundle("llama_tied", "prge", "ios-mlx", weights="int4", num_queries=2)
     logs = []
     for name, library in (("app", APP), ("own", native_folder())):
         done = train(bundle, data, tmp_path / name, library)

@@ -23,12 +23,12 @@ from zoexport.tools.bench.matrix import Shape
 from zoexport.tools.bench.workload import examples
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
-OPTIONS = ("--seq-len", "24", "--set", "lora.rank=4", "--rounds", "2", "--steps", "3", "--json")
+OPTIONS = ("--max-length", "24", "--set", "lora.r=4", "--rounds", "2", "--steps", "3", "--json")
 
 
 @pytest.mark.parametrize("labels", ["all", "last"])
 def test_the_baseline_takes_the_references_steps(compiler: Compiler, labels: str) -> None:
-    bundle = compiler.bundle("llama_tied", queries=2)
+    bundle = compiler.bundle("llama_tied", num_queries=2)
     manifest = read_manifest(bundle)
     settings = manifest["settings"]
     initial = load_file(str(bundle / INITIAL_STATE))
@@ -47,12 +47,14 @@ def test_the_baseline_takes_the_references_steps(compiler: Compiler, labels: str
         model,
         slots,
         scaling=config.scaling,
-        queries=config.queries,
+        num_queries=config.num_queries,
         eps=config.eps,
         learning_rate=rate,
         noise=same_noise,
     )
-    shape = Shape(settings["seq_len"], settings["batch"], settings["queries"], labels=labels)
+    shape = Shape(
+        settings["max_length"], settings["batch_size"], settings["num_queries"], labels=labels
+    )
     batch = examples(shape, manifest["model"]["vocab_size"])
     rows = [example.candidates[0] for example in batch]
     tokens = torch.tensor([row.tokens for row in rows])
@@ -77,11 +79,23 @@ def bench(capfd: pytest.CaptureFixture[str], *arguments: object) -> dict[str, An
 def test_the_verb(compiler: Compiler, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     work, folder = tmp_path / "work", tmp_path / "out"
     model = compiler.model("llama")
-    grid = ("--queries", "1,2", "--rows", "2", "--weights", "fp32", "--labels", "last", "--eager")
+    grid = (
+        "--num-queries",
+        "1,2",
+        "--rows",
+        "2",
+        "--weights",
+        "fp32",
+        "--labels",
+        "last",
+        "--eager",
+    )
     common = (model, *OPTIONS, *grid, "--methods", "prge", "--work", work, "-o", folder)
     result = bench(capfd, *common)
     assert list(result) == ["results", "ratios", "conditions"]
-    names = [(e["method"], e["queries"], e["batch"], e["seq_len"]) for e in result["results"]]
+    names = [
+        (e["method"], e["num_queries"], e["batch_size"], e["max_length"]) for e in result["results"]
+    ]
     assert names == [
         ("prge", 1, 2, 24),
         ("eager", 1, 2, 24),

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
 
 def test_the_baseline_takes_the_references_steps(compiler: Compiler) -> None:
-    bundle = compiler.bundle("llama", method="mebp", weight_decay=0.1, clip=0.5)
+    bundle = compiler.bundle("llama", method="mebp", weight_decay=0.1, max_grad_norm=0.5)
     manifest = read_manifest(bundle)
     settings = manifest["settings"]
     slots = load_file(str(bundle / INITIAL_STATE))
@@ -37,9 +37,9 @@ def test_the_baseline_takes_the_references_steps(compiler: Compiler) -> None:
         scaling=config.scaling,
         learning_rate=rate,
         weight_decay=config.weight_decay,
-        clip=config.clip,
+        max_grad_norm=config.max_grad_norm,
     )
-    batch = examples(Shape(settings["seq_len"], settings["batch"], 1), 320)
+    batch = examples(Shape(settings["max_length"], settings["batch_size"], 1), 320)
     rows = [example.candidates[0] for example in batch]
     tokens = torch.tensor([row.tokens for row in rows])
     labels = torch.tensor([row.labels for row in rows])
@@ -61,21 +61,23 @@ def test_the_baseline_takes_the_references_steps(compiler: Compiler) -> None:
 def test_the_mebp_grid(
     compiler: Compiler, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    options = ("--grid", "mebp", "--set", "lora.rank=4", "--rounds", "1", "--steps", "3", "--json")
+    options = ("--grid", "mebp", "--set", "lora.r=4", "--rounds", "1", "--steps", "3", "--json")
     folder = tmp_path / "out"
     result = bench(
         capfd, compiler.model("llama"), *options, "--work", tmp_path / "work", "-o", folder
     )
     # A model of 128 positions.
-    names = [(entry["method"], entry["seq_len"], entry["split"]) for entry in result["results"]]
+    names = [
+        (entry["method"], entry["max_length"], entry["granularity"]) for entry in result["results"]
+    ]
     assert names == [
-        ("mebp", 128, "layers"),
-        ("mebp", 128, "layers"),
-        ("mezo", 128, "layers"),
-        ("autograd", 128, "whole"),
+        ("mebp", 128, "layer"),
+        ("mebp", 128, "layer"),
+        ("mezo", 128, "layer"),
+        ("autograd", 128, "model"),
     ]
     mebp, kept, mezo, autograd = result["results"]
-    assert [entry["keep_mb"] for entry in result["results"]] == [0, 2000, None, None]
+    assert [entry["activation_cache_mb"] for entry in result["results"]] == [0, 2000, None, None]
     calls = mebp["calls_by_part"]
     # Two layers; the head takes 128 labels, or 127, in chunks.
     assert (calls["embedding@128"], calls["layer.0@128"]) == (1, 2)

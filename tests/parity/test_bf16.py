@@ -23,19 +23,19 @@ BF16 = {"compute": "bf16", "weights": "int4"}
     slow_after(
         2,
         [
-            ("gemma3", {"weights": "int8", "batch": 1}),
+            ("gemma3", {"weights": "int8", "batch_size": 1}),
             ("gpt2", {"lora__dropout": 0.2}),
             ("llama_tied", {"checkpoint_every": 2}),
-            ("qwen2", {"lora__targets": "attention", "keep_mb": 0}),
+            ("qwen2", {"lora__target_modules": "attention", "activation_cache_mb": 0}),
             ("roberta", {"loss": "choices"}),
-            ("phi3", {"seq_len": 45}),
+            ("phi3", {"max_length": 45}),
             ("bloom", {}),
         ],
     ),
 )
 def test_gradients(compiler: Compiler, name: str, settings: dict[str, Any]) -> None:
     """Rounded: further from autograd in float64 than float32 is, and a tenth of what is allowed of thirty layers."""
-    given = {"lora__targets": "all-linear", **BF16, **settings}
+    given = {"lora__target_modules": "all-linear", **BF16, **settings}
     report = passed(compiler.bundle(name, "mebp", **given), 4)
     assert 1e-5 < report["max_relative_gradient_error"] <= 1e-2
     assert report["max_relative_loss_error"] <= 1e-4
@@ -47,8 +47,8 @@ def test_gradients(compiler: Compiler, name: str, settings: dict[str, Any]) -> N
         1,
         [
             ("senszoq", {}),
-            ("prge", {"split": "layers", "weights": "int8"}),
-            ("mezo", {"split": "layers", "difference": "forward"}),
+            ("prge", {"granularity": "layer", "weights": "int8"}),
+            ("mezo", {"granularity": "layer", "difference": "forward"}),
             ("spzo", {"perturbations": "2,2"}),
         ],
     ),
@@ -60,7 +60,7 @@ def test_differences(compiler: Compiler, method: str, settings: dict[str, Any]) 
 
 def test_rounding_is_what_differs_from_fp32(compiler: Compiler, monkeypatch: Any) -> None:
     """The check can fail: against a reference that does not round, gradients are several times as far off."""
-    bundle = compiler.bundle("gemma3", "mebp", **BF16, lora__targets="all-linear")
+    bundle = compiler.bundle("gemma3", "mebp", **BF16, lora__target_modules="all-linear")
     rounded = parity(bundle, steps=2, progress=lambda *_: None)
     monkeypatch.setattr("zoexport.methods.reference.quantized._multiply_bf16", lambda _: None)
     plain = parity(bundle, steps=2, progress=lambda *_: None)

@@ -16,14 +16,14 @@ from zoexport.cli.main import run
 from zoexport.session import Session
 
 pytestmark = pytest.mark.parity
-MOST = ["--max-tokens", "8"]
+MOST = ["--max-new-tokens", "8"]
 HELLO = "Is the film a good one?"
 AGAIN = "And the plot?"
 
 
 @pytest.fixture(scope="module")
 def bundle(compiler: Compiler) -> Path:
-    return compiler.bundle("llama", "mebp", lora__targets="all-linear", generate="on")
+    return compiler.bundle("llama", "mebp", lora__target_modules="all-linear", generate=True)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def answers(bundle: Path, state: Path | None, *turns: str) -> list[str]:
             session.attach(state, read_only=True)
         for turn in turns:
             said.append(("user", turn))
-            found.append(session.generate(messages=said, max_tokens=8).text or "")
+            found.append(session.generate(messages=said, max_new_tokens=8).text or "")
             said.append(("assistant", found[-1]))
     return found
 
@@ -136,7 +136,7 @@ def test_answers_are_compared(
     data = tmp_path / "data.jsonl"
     opened = Bundle.open(bundle)
     prompts = ["The film", "It was", "One of the best"]
-    said = [opened.generate(prompt, state=state, max_tokens=6).text for prompt in prompts]
+    said = [opened.generate(prompt, state=state, max_new_tokens=6).text for prompt in prompts]
     records: list[dict[str, Any]] = [
         {"prompt": prompt, "completion": text or "x"}
         for prompt, text in zip(prompts, said, strict=True)
@@ -144,7 +144,7 @@ def test_answers_are_compared(
     records[1]["completion"] = " zebra"
     records[2] |= {"completion": " zebra", "answers": ["zebra", said[2]]}
     data.write_text("".join(json.dumps(record) + "\n" for record in records))
-    options = ["--data", str(data), "--state", str(state), "--generate", "--max-tokens", "6"]
+    options = ["--data", str(data), "--state", str(state), "--generate", "--max-new-tokens", "6"]
     assert run(["eval", str(bundle), *options, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["exact_match"] == pytest.approx(2 / 3)

@@ -60,7 +60,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def bundle_of(compiler: Compiler, method: str) -> Path:
-    settings: dict[str, Any] = {"prge": {"queries": 2}, "mebp": {"batch": 2}}[method]
+    settings: dict[str, Any] = {"prge": {"num_queries": 2}, "mebp": {"batch_size": 2}}[method]
     return compiler.bundle("llama_tied", method, **settings)
 
 
@@ -151,7 +151,14 @@ def test_train_and_pull(device: Device, compiler: Compiler, method: str) -> None
     """In two parts, the second of which goes on; the state is that of ``zoexport train``."""
     bundle = bundle_of(compiler, method)
     data = device.data()
-    settings = ("--set", "lr=0.002", "--set", "lr_schedule=constant", "--set", "seed=9")
+    settings = (
+        "--set",
+        "learning_rate=0.002",
+        "--set",
+        "lr_scheduler_type=constant",
+        "--set",
+        "seed=9",
+    )
     arguments = ("train", bundle, "--data", data, *settings)
     part = device.said(*arguments, "--steps", 3, "--runner", device.runner)
     assert (part["steps"], part["examples"], part["shortened"]) == (3, 6, 0)
@@ -177,9 +184,12 @@ def test_train_and_pull(device: Device, compiler: Compiler, method: str) -> None
     error = device.said("pull", bundle, "--state", device.folder / "x", "--run", "other", code=1)
     assert "no state" in error["found"] and not (device.folder / "x").exists()
     # What is not given is the run's; another value is asked for twice.
-    other = ("train", bundle, "--data", data, "--set", "lr=0.004", "--steps", 6)
+    other = ("train", bundle, "--data", data, "--set", "learning_rate=0.004", "--steps", 6)
     error = device.said(*other, code=1)
-    assert (error["found"], error["expected"]) == ("a run with lr 0.002", "lr 0.004")
+    assert (error["found"], error["expected"]) == (
+        "a run with learning_rate 0.002",
+        "learning_rate 0.004",
+    )
     assert device.said(*other, "--change-settings")["steps"] == 6
     validating = ("train", bundle, "--data", data, "--steps", 4, "--run", "validating")
     found = device.said(*validating, "--eval-data", data, "--eval-every", 2, "--keep", "last")
@@ -192,7 +202,7 @@ def test_a_run_goes_on_with_its_own_reading(device: Device, compiler: Compiler) 
     data = device.folder / "data.jsonl"
     data.write_text(json.dumps({"text": "It was a great film. " * 40}) + "\n")
     arguments = ("train", bundle_of(compiler, "mebp"), "--data", data)
-    first = device.said(*arguments, "--steps", 1, "--set", "pack=on", "--runner", device.runner)
+    first = device.said(*arguments, "--steps", 1, "--set", "pack=true", "--runner", device.runner)
     assert first["examples"] > 1
     assert device.said(*arguments, "--steps", 2)["examples"] == first["examples"]
 
@@ -200,14 +210,14 @@ def test_a_run_goes_on_with_its_own_reading(device: Device, compiler: Compiler) 
 def test_the_engine_is_chosen_on_the_phone(
     device: Device, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bundle = compiler.bundle("llama_tied", "mebp", "android-gpu", generate="on")
+    bundle = compiler.bundle("llama_tied", "mebp", "android-gpu", generate=True)
     data = device.data()
     monkeypatch.setenv("ZOEXPORT_VULKAN_DEVICE", "nonesuch")
     train = ("train", bundle, "--data", data, "--steps", 2, "--runner", device.runner)
     error = device.said(*train, code=1)
     assert "Choose the engine executorch" in error["fix"] and error["where"].endswith(SERIAL + ")")
     assert device.said(*train, "--engine", "executorch")["steps"] == 2
-    generate = ("generate", bundle, "--prompt", "The", "--max-tokens", 2, "--run", "run")
+    generate = ("generate", bundle, "--prompt", "The", "--max-new-tokens", 2, "--run", "run")
     assert "executorch" in device.said(*generate, code=1)["fix"]
     assert device.said(*generate, "--engine", "executorch")["run"] == "run"
 
@@ -215,11 +225,11 @@ def test_the_engine_is_chosen_on_the_phone(
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
-        pytest.param("prge", {"queries": 2}, id="prge"),
+        pytest.param("prge", {"num_queries": 2}, id="prge"),
         pytest.param(
             "prge", {"weights": "int4"}, id="prge-int8-activations", marks=pytest.mark.slow
         ),
-        pytest.param("mebp", {"batch": 2}, id="mebp"),
+        pytest.param("mebp", {"batch_size": 2}, id="mebp"),
     ],
 )
 def test_parity(device: Device, compiler: Compiler, method: str, settings: dict[str, Any]) -> None:
@@ -246,7 +256,7 @@ def test_parity_fails_where_the_phone_computes_otherwise(
     device.said("push", bundle, "--runner", wrong)
     there = device.phones / SERIAL / "data/local/tmp/zoexport/runner/zoexport-runner"
     there.write_text(
-        '#!/bin/sh\nexec "$(dirname "$0")/real-runner" "$@" --set lr=0.5 --set clip=0\n'
+        '#!/bin/sh\nexec "$(dirname "$0")/real-runner" "$@" --set learning_rate=0.5 --set max_grad_norm=0\n'
     )
     report = device.said("parity", bundle, "--steps", 4, code=1)
     assert report["passed"] is False
@@ -296,8 +306,8 @@ def test_the_runners_failure_is_ours(device: Device, compiler: Compiler) -> None
     bundle = bundle_of(compiler, "prge")
     data = device.data()
     arguments = ("train", bundle, "--data", data, "--steps", 200, "--runner", device.runner)
-    error = device.said(*arguments, "--set", "lr=1e6", code=3)
-    assert f"(on {SERIAL})" in error["where"] and "Lower lr" in error["fix"]
+    error = device.said(*arguments, "--set", "learning_rate=1e6", code=3)
+    assert f"(on {SERIAL})" in error["where"] and "Lower learning_rate" in error["fix"]
     error = device.said(*arguments, "--set", "seed=3", code=1)
     assert "seed 0" in error["found"]
     program = device.phones / SERIAL / "data/local/tmp/zoexport/runner/zoexport-runner"

@@ -21,7 +21,7 @@ from zoexport.session import Dataset, Session
 
 pytestmark = pytest.mark.parity
 SHARE = 0.25
-DROPPED = {"lora__dropout": SHARE, "lora__targets": "all-linear", "clip": 0}
+DROPPED = {"lora__dropout": SHARE, "lora__target_modules": "all-linear", "max_grad_norm": 0}
 
 
 def _examples(count: int = 6) -> Dataset:
@@ -35,8 +35,8 @@ def _examples(count: int = 6) -> Dataset:
 @pytest.mark.parametrize(
     ("name", "target", "settings"),
     [
-        ("llama_tied", "host", {"weights": "int4", "accumulate": 2}),
-        ("gpt2", "host", {"loss": "choices", "batch": 2}),
+        ("llama_tied", "host", {"weights": "int4", "gradient_accumulation_steps": 2}),
+        ("gpt2", "host", {"loss": "choices", "batch_size": 2}),
         ("qwen2", "ios-mlx", {}),
         pytest.param("gemma3", "host", {"checkpoint_every": 2}, marks=pytest.mark.slow),
         pytest.param("opt", "android-cpu", {"weights": "int8"}, marks=pytest.mark.slow),

@@ -24,7 +24,7 @@ from zoexport.run.transfer import export_adapter
 from zoexport.session import Session, read_manifest
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
-FULL = {"train": "full", "lr": 1e-3, "eps": 1e-2}
+FULL = {"train": "full", "learning_rate": 1e-3, "eps": 1e-2}
 
 
 def compare(bundle: Path, steps: int = 4) -> None:
@@ -55,11 +55,15 @@ def test_backpropagation(compiler: Compiler, name: str) -> None:
 
 
 def test_choices_and_several_batches(compiler: Compiler) -> None:
-    compare(compiler.bundle("roberta", "mebp", loss="choices", accumulate=2, weights="int4"))
+    compare(
+        compiler.bundle(
+            "roberta", "mebp", loss="choices", gradient_accumulation_steps=2, weights="int4"
+        )
+    )
 
 
 def test_adapters_in_the_output_head(compiler: Compiler) -> None:
-    bundle = compiler.bundle("roberta", "mebp", lora__targets="all-linear")
+    bundle = compiler.bundle("roberta", "mebp", lora__target_modules="all-linear")
     assert "lora_B.lm_head.dense" in [slot["name"] for slot in read_manifest(bundle)["state"]]
     compare(bundle)
 
@@ -70,7 +74,7 @@ def test_quantized_adapters(compiler: Compiler) -> None:
 
 
 def test_layer_by_layer_without_gradients(compiler: Compiler) -> None:
-    compare(compiler.bundle("roberta", "prge", split="layers", queries=2))
+    compare(compiler.bundle("roberta", "prge", granularity="layer", num_queries=2))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +89,7 @@ def test_layers_compute_the_mask_and_pass_hidden_states_alone(compiler: Compiler
     assert manifest["bidirectional"] == {"pad_token": 1}
     embedding, first, second, _ = manifest["stages"]
     assert first["forward"] == second["forward"] != embedding["forward"]
-    length = manifest["settings"]["seq_len"]
+    length = manifest["settings"]["max_length"]
     for program in manifest["programs"]:
         roles = [value["role"] for value in (*program["inputs"], *program["outputs"])]
         layer = program.get("family", "").startswith("layer")
@@ -99,7 +103,7 @@ def test_layers_compute_the_mask_and_pass_hidden_states_alone(compiler: Compiler
 @pytest.mark.parametrize(
     ("method", "settings", "fix"),
     [
-        ("prge", {}, "split=layers"),
+        ("prge", {}, "granularity=layer"),
         ("senszoq", {}, "Train adapters"),
         ("quzo", {"weights": "int8"}, "train=lora"),
     ],
@@ -114,7 +118,7 @@ def test_what_takes_no_encoder_says_so(
 
 def test_a_target_that_was_not_compared_is_refused(compiler: Compiler) -> None:
     with pytest.raises(ConfigError, match="RobertaForMaskedLM") as raised:
-        compiler.bundle("roberta", "prge", "ios-coreml", split="layers")
+        compiler.bundle("roberta", "prge", "ios-coreml", granularity="layer")
     assert "ios-coreml" in raised.value.where and "ios-mlx" in raised.value.fix
 
 
@@ -172,7 +176,9 @@ def test_a_run_on_prompts_with_a_mask(compiler: Compiler, tmp_path: Path) -> Non
         len(tokenizer(c, add_special_tokens=False)["input_ids"]) for c in (" great", " terrible")
     }
     assert len(lengths) == 2, "the choices have as many tokens each"
-    bundle = compiler.bundle("roberta", "mebp", seq_len=64, batch=4, loss="choices", lr=1e-2)
+    bundle = compiler.bundle(
+        "roberta", "mebp", max_length=64, batch_size=4, loss="choices", learning_rate=1e-2
+    )
     common: dict[str, Any] = {"data": data, "phase": lambda *_: None, "settings": {}}
     before = evaluate(bundle, state=None, **common)
     report = train(bundle, state=tmp_path / "state", steps=30, progress=lambda _: None, **common)
@@ -195,7 +201,13 @@ def test_a_run_on_prompts_with_a_mask(compiler: Compiler, tmp_path: Path) -> Non
 
 def test_trained_weights_leave_as_a_model(compiler: Compiler, tmp_path: Path) -> None:
     data = write_prompts(tmp_path / "data.jsonl")
-    settings = {"split": "head", "perturbations": "1,1", "loss": "choices", "seq_len": 64, **FULL}
+    settings = {
+        "split": "head",
+        "perturbations": "1,1",
+        "loss": "choices",
+        "max_length": 64,
+        **FULL,
+    }
     bundle = compiler.bundle("roberta", "spzo", **settings)
     common: dict[str, Any] = {"data": data, "phase": lambda *_: None, "settings": {}}
     train(bundle, state=tmp_path / "state", steps=3, progress=lambda _: None, **common)

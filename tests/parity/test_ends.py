@@ -65,7 +65,7 @@ def test_generation_config_is_read(tmp_path: Path, lazy: bool, pickled: bool) ->
 def test_completions_that_were_trained_end(tmp_path: Path) -> None:
     """One tokenizer adds EOS behind every text: it must follow the completion, and no prompt."""
     folder = save(tmp_path / "model")
-    settings: dict[str, Any] = {"seq_len": 24, "generate": "on", "generate__context": 64}
+    settings: dict[str, Any] = {"max_length": 24, "generate": True, "generate__context": 64}
     compile_tiny(folder, tmp_path / "bundle", "mebp", **settings)
     found = read_manifest(tmp_path / "bundle")
     assert found["text"]["end_tokens"] == found["generate"]["stop_tokens"] == [0, 2]
@@ -82,21 +82,21 @@ def test_completions_that_were_trained_end(tmp_path: Path) -> None:
     expected = torch.nn.functional.cross_entropy(logits, torch.tensor(tokens[len(prompt) :]))
     assert bundle.evaluate(data).loss == pytest.approx(expected.item(), rel=1e-5)
 
-    bundle.train(data, state=tmp_path / "run", steps=60, by_key={"lr": 2e-2})
-    made = bundle.generate(PROMPT, state=tmp_path / "run", max_tokens=20)
+    bundle.train(data, state=tmp_path / "run", steps=60, by_key={"learning_rate": 2e-2})
+    made = bundle.generate(PROMPT, state=tmp_path / "run", max_new_tokens=20)
     assert (made.text, made.stop, made.prompt_tokens) == (COMPLETION, "eos", len(prompt))
 
 
 def test_shortened_examples_are_reported_first(
     compiler: Compiler, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    bundle = compiler.bundle("llama", "mebp", lora__targets="all-linear", generate="on")
+    bundle = compiler.bundle("llama", "mebp", lora__target_modules="all-linear", generate=True)
     data = tmp_path / "data.jsonl"
     data.write_text(json.dumps({"text": "It was great. " * 9}) + "\n")
     options = ("--data", str(data), "--state", str(tmp_path / "run"), "--steps", "1")
     assert run(["train", str(bundle), *options]) == 0
     lines = capfd.readouterr().err.splitlines()
-    start = "1 of 1 examples is longer than seq_len=24 and is shortened. Compile with a larger "
+    start = "1 of 1 examples is longer than max_length=24 and is shortened. Compile with a larger "
     (said,) = [number for number, line in enumerate(lines) if start in line]
     assert said < lines.index("train: training")
 

@@ -27,7 +27,9 @@ def trained(
     examples = write_examples(folder / "examples.jsonl", [_example(row) for row in range(rows)])
     state = folder / "state"
     arguments = ("--examples", examples, "--state", state, "--steps", steps)
-    found = ran("train", bundle, *arguments, "--set", f"cache_prefix_mb={cache_mb}", "--timings")
+    found = ran(
+        "train", bundle, *arguments, "--set", f"hidden_state_cache_mb={cache_mb}", "--timings"
+    )
     snapshot = max(state.glob("snapshot-*.safetensors"))
     slots = {name: value.tobytes() for name, value in load_file(snapshot).items()}
     costs = found["programs"].items()
@@ -43,16 +45,16 @@ def _example(row: int) -> Any:
     ("model", "method", "settings"),
     [
         ("llama", "mebp", {"weights": "int4"}),
-        ("llama", "mezo", {"split": "layers", "queries": 2}),
-        ("llama", "prge", {"split": "layers", "queries": 2, "weights": "int4"}),
-        ("llama", "fzoo", {"split": "layers", "queries": 2}),
-        ("gemma3", "spzo", {"lora__layers": "last:2"}),
+        ("llama", "mezo", {"granularity": "layer", "num_queries": 2}),
+        ("llama", "prge", {"granularity": "layer", "num_queries": 2, "weights": "int4"}),
+        ("llama", "fzoo", {"granularity": "layer", "num_queries": 2}),
+        ("gemma3", "spzo", {"lora__layers_to_transform": "last:2"}),
     ],
 )
 def test_the_same_bits(
     compiler: Compiler, tmp_path: Path, model: str, method: str, settings: dict[str, Any]
 ) -> None:
-    bundle = compiler.bundle(model, method, **{"lora__layers": "last:1", **settings})
+    bundle = compiler.bundle(model, method, **{"lora__layers_to_transform": "last:1", **settings})
     run = trained(bundle, tmp_path / "run", 0)
     kept = trained(bundle, tmp_path / "kept", 1)
     assert run[:2] == kept[:2]
@@ -63,7 +65,7 @@ def test_the_same_bits(
 
 
 def test_rows_beyond_the_room_run_again(compiler: Compiler, tmp_path: Path) -> None:
-    bundle = compiler.bundle("llama", "mebp", lora__layers="last:1", weights="int4")
+    bundle = compiler.bundle("llama", "mebp", lora__layers_to_transform="last:1", weights="int4")
     run = trained(bundle, tmp_path / "run", 0, rows=300, steps=300)
     kept = trained(bundle, tmp_path / "kept", 1, rows=300, steps=300)
     assert run[:2] == kept[:2]
@@ -71,12 +73,12 @@ def test_rows_beyond_the_room_run_again(compiler: Compiler, tmp_path: Path) -> N
 
 
 def test_evaluations_are_the_same(compiler: Compiler, tmp_path: Path) -> None:
-    bundle = compiler.bundle("gemma3", "mebp", lora__layers="last:1")
+    bundle = compiler.bundle("gemma3", "mebp", lora__layers_to_transform="last:1")
     examples = write_examples(tmp_path / "examples.jsonl", [_example(row) for row in range(7)])
     with Session.open(bundle) as session, Dataset() as data:
         data.load(examples)
         first = session.evaluate(data)
-        session.configure(cache_prefix_mb=1)
+        session.configure(hidden_state_cache_mb=1)
         assert session.evaluate(data) == session.evaluate(data) == first
 
 
@@ -86,4 +88,4 @@ def test_it_is_refused_where_every_layer_is_trained(compiler: Compiler) -> None:
         Session.open(bundle) as session,
         pytest.raises(ConfigError, match="no layer lies below the first that is trained"),
     ):
-        session.configure(cache_prefix_mb=1)
+        session.configure(hidden_state_cache_mb=1)

@@ -62,7 +62,7 @@ APPLE = (
     "bloom",
     "gemma2",
 )
-ALL = {"lora__targets": "all-linear", "generate": "on"}
+ALL = {"lora__target_modules": "all-linear", "generate": True}
 FP32: dict[str, Any] = {"compute": "fp32"}
 ADDED = 40_000
 """Bytes: two tables (127, 16) of float32, and norms of 64."""
@@ -84,7 +84,7 @@ def follow(
     with Session.open(bundle, engine=engine) as session:
         for length in lengths:
             prompt = prompt_of(length, VOCAB_SIZE)
-            made = session.generate(prompt, max_tokens=steps, stop_tokens=())
+            made = session.generate(prompt, max_new_tokens=steps, stop_tokens=())
             assert list(made.tokens) == greedy(model, prompt, steps)
             assert (made.stop, made.prompt_tokens) == ("length", length)
         prompt = prompt_of(9, VOCAB_SIZE)
@@ -93,7 +93,7 @@ def follow(
         with adapted(model, bundle, slots):
             after = greedy(model, prompt, steps)
         assert after != before, "the adapter must say something"
-        options: Any = {"max_tokens": steps, "stop_tokens": ()}
+        options: Any = {"max_new_tokens": steps, "stop_tokens": ()}
         assert list(session.generate(prompt, **options).tokens) == after
         assert list(session.generate(prompt, untrained=True, **options).tokens) == before
 
@@ -135,8 +135,8 @@ def test_text_of_packages(compiler: Compiler, name: str) -> None:
     ("method", "settings"),
     [
         ("prge", {"weights": "int4"}),
-        ("mezo", {"weights": "int8", "split": "layers"}),
-        ("mebp", {"weights": "int4", "lora__targets": "all-linear"}),
+        ("mezo", {"weights": "int8", "granularity": "layer"}),
+        ("mebp", {"weights": "int4", "lora__target_modules": "all-linear"}),
     ],
     ids=["whole", "layers", "mebp"],
 )
@@ -145,11 +145,11 @@ def test_text_beside_other_programs(
 ) -> None:
     """Programs of whole models hold or read the same weights."""
     own = FP32 if target == "ios-coreml" else {}
-    settings = {"lora__targets": "attention", **settings}
+    settings = {"lora__target_modules": "attention", **settings}
     follow(compiler, "llama_tied", method, target, (37,), **settings, **own)
     bundle = compiler.bundle("llama_tied", method, target, **{**ALL, **settings, **own})
     off = compiler.bundle(
-        "llama_tied", method, target, **{**ALL, **settings, **own, "generate": "off"}
+        "llama_tied", method, target, **{**ALL, **settings, **own, "generate": False}
     )
     added, before = (weights_bytes(path, target) for path in (bundle, off))
     assert added - before <= ADDED, "tables of positions and norms, no weights"
@@ -196,7 +196,7 @@ WHOLE = [
 def test_text_of_programs_of_the_whole_model(
     compiler: Compiler, name: str, method: str, settings: dict[str, Any]
 ) -> None:
-    own = {"split": "whole", "queries": 1, **settings}
+    own = {"granularity": "model", "num_queries": 1, **settings}
     follow(compiler, name, method, **own)
     assert "zoexport::cached_attention.out" in required_ops(
         compiler.bundle(name, method, **ALL, **own)
@@ -211,7 +211,7 @@ def required_ops(bundle: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_programs_of_the_whole_model_have_its_weights_once(compiler: Compiler) -> None:
-    settings = {"weights": "int8", "queries": 1, "lora__targets": "all-linear"}
+    settings = {"weights": "int8", "num_queries": 1, "lora__target_modules": "all-linear"}
     stored = []
     for generate in ("on", "off"):
         bundle = compiler.bundle("gemma3", "prge", **settings, generate=generate)
@@ -241,10 +241,10 @@ def test_generating_leaves_training_alone(compiler: Compiler, tmp_path: Path) ->
     """Five steps, text, five steps leave the state of ten steps, byte for byte."""
     cases: list[tuple[str, dict[str, Any]]] = [
         ("mebp", {}),
-        ("prge", {"split": "layers", "queries": 2}),
+        ("prge", {"granularity": "layer", "num_queries": 2}),
     ]
     for method, settings in cases:
-        bundle = compiler.bundle("qwen2", method, generate="on", **settings)
+        bundle = compiler.bundle("qwen2", method, generate=True, **settings)
         texts = []
         for name, stops in (("once", [10]), ("twice", [5, 10])):
             with Session.open(bundle) as session, Dataset() as dataset:
@@ -253,12 +253,12 @@ def test_generating_leaves_training_alone(compiler: Compiler, tmp_path: Path) ->
                     dataset.add([(tokens, [*tokens[1:], -100])])
                 session.attach(tmp_path / method / name)
                 # A linear one hangs on the total of steps.
-                session.configure(lr_schedule="constant")
+                session.configure(lr_scheduler_type="constant")
                 for steps in stops:
                     session.train(dataset, steps)
                     texts.append(
                         session.generate(
-                            prompt_of(7, VOCAB_SIZE), max_tokens=9, stop_tokens=()
+                            prompt_of(7, VOCAB_SIZE), max_new_tokens=9, stop_tokens=()
                         ).tokens
                     )
         assert texts[0] == texts[2]
@@ -271,24 +271,24 @@ def test_generating_leaves_training_alone(compiler: Compiler, tmp_path: Path) ->
 def test_a_callback_ends_the_text(compiler: Compiler) -> None:
     with Session.open(compiler.bundle("llama", "mebp", **ALL)) as session:
         prompt = prompt_of(9, VOCAB_SIZE)
-        whole = session.generate(prompt, max_tokens=20, stop_tokens=())
+        whole = session.generate(prompt, max_new_tokens=20, stop_tokens=())
         seen: list[int] = []
 
         def three(token: int) -> bool:
             seen.append(token)
             return len(seen) == 3
 
-        made = session.generate(prompt, max_tokens=20, stop_tokens=(), on_token=three)
+        made = session.generate(prompt, max_new_tokens=20, stop_tokens=(), on_token=three)
         assert (made.stop, made.tokens) == ("caller", whole.tokens[:3])
         stop = whole.tokens[5]
-        made = session.generate(prompt, max_tokens=20, stop_tokens=[stop])
+        made = session.generate(prompt, max_new_tokens=20, stop_tokens=[stop])
         assert (made.stop, made.tokens) == ("eos", whole.tokens[: whole.tokens.index(stop)])
 
         def failing(_: int) -> bool:
             raise KeyError("the host's own")
 
         with pytest.raises(KeyError):
-            session.generate(prompt, max_tokens=20, on_token=failing)
+            session.generate(prompt, max_new_tokens=20, on_token=failing)
 
 
 @pytest.mark.slow
@@ -297,7 +297,7 @@ def test_the_context_ends_the_text(compiler: Compiler) -> None:
     model = reference(compiler.model("llama"), bundle)
     with Session.open(bundle) as session:
         prompt = prompt_of(20, VOCAB_SIZE)
-        made = session.generate(prompt, max_tokens=STEPS, stop_tokens=())
+        made = session.generate(prompt, max_new_tokens=STEPS, stop_tokens=())
         assert list(made.tokens) == greedy(model, prompt, 12)
         assert made.stop == "length"
         with pytest.raises(ConfigError, match=r"31 tokens.*generate.context = 31"):
@@ -309,12 +309,12 @@ def test_what_cannot_be_generated(compiler: Compiler) -> None:
         for prompt, most, part in (
             ([], 1, "prompt: found no tokens"),
             ([3, VOCAB_SIZE], 1, f"token {VOCAB_SIZE}"),
-            ([3], 0, "max_tokens"),
+            ([3], 0, "max_new_tokens"),
         ):
             with pytest.raises(ConfigError, match=part):
-                session.generate(prompt, max_tokens=most)
+                session.generate(prompt, max_new_tokens=most)
     with (
         Session.open(compiler.bundle("llama", "mebp")) as session,
-        pytest.raises(BundleError, match="generate=off"),
+        pytest.raises(BundleError, match="generate=false"),
     ):
         session.generate([3])

@@ -31,7 +31,7 @@ STEPS = 16
 def test_a_cell_generates_or_says_why_not(
     compiler: Compiler, method: str, target: str, settings: dict[str, str]
 ) -> None:
-    given: dict[str, Any] = {**settings, "generate": "on", **WEIGHTS.get(method, {})}
+    given: dict[str, Any] = {**settings, "generate": True, **WEIGHTS.get(method, {})}
     given |= {"compute": "fp32"} if target == "ios-coreml" else {}
     bundle = compiler.bundle("llama_tied", method, target, **given)
     entry = json.loads((bundle / "manifest.json").read_text())["generate"]
@@ -41,7 +41,7 @@ def test_a_cell_generates_or_says_why_not(
     engine = PackageEngine(bundle) if target == "ios-coreml" else None
     prompt = prompt_of(37, VOCAB_SIZE)
     with Session.open(bundle, engine=engine) as session:
-        made = session.generate(prompt, max_tokens=STEPS, stop_tokens=())
+        made = session.generate(prompt, max_new_tokens=STEPS, stop_tokens=())
     assert list(made.tokens) == greedy(
         reference(compiler.model("llama_tied"), bundle), prompt, STEPS
     )

@@ -45,14 +45,14 @@ def follow(seed: int, folder: Path) -> None:
     """The model's own tokens, without and with a named adapter of an odd rank."""
     case = random_case(seed)
     model_of(case).save_pretrained(folder / "model")
-    settings: dict[str, Any] = {"lora__targets": "all-linear", "lora__rank": 1 + seed % 5}
+    settings: dict[str, Any] = {"lora__target_modules": "all-linear", "lora__r": 1 + seed % 5}
     bundle = Path(
-        compile_tiny(folder / "model", folder / "bundle", "mebp", generate="on", **settings)[
+        compile_tiny(folder / "model", folder / "bundle", "mebp", generate=True, **settings)[
             "bundle"
         ]
     )
     model = reference(folder / "model", bundle)
-    options: Any = {"max_tokens": 40, "stop_tokens": ()}
+    options: Any = {"max_new_tokens": 40, "stop_tokens": ()}
     with Session.open(bundle) as session:
         prompts = [prompt_of(length, case.vocabulary) for length in (1, 19)]
         plain = [greedy(model, prompt, 40) for prompt in prompts]

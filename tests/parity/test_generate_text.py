@@ -18,7 +18,7 @@ from zoexport.session import Sampling, Session, memory_usage
 
 pytestmark = pytest.mark.parity
 PROMPT = "The film is a warm and café"
-ALL: dict[str, Any] = {"lora__targets": "all-linear", "generate": "on"}
+ALL: dict[str, Any] = {"lora__target_modules": "all-linear", "generate": True}
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +41,8 @@ def tokenizer(bundle: Path) -> Any:
 
 def test_a_text_is_its_tokens(session: Session, tokenizer: Any) -> None:
     pieces: list[str] = []
-    made = session.generate(PROMPT, max_tokens=60, stop_tokens=(), on_text=pieces.append)
-    plain = session.generate(tokenizer(PROMPT)["input_ids"], max_tokens=60, stop_tokens=())
+    made = session.generate(PROMPT, max_new_tokens=60, stop_tokens=(), on_text=pieces.append)
+    plain = session.generate(tokenizer(PROMPT)["input_ids"], max_new_tokens=60, stop_tokens=())
     assert made.tokens == plain.tokens
     assert plain.text is None
     assert made.text == "".join(pieces) == tokenizer.decode(made.tokens, skip_special_tokens=True)
@@ -55,7 +55,7 @@ def test_characters_are_never_cut(session: Session, tokenizer: Any) -> None:
     for seed in range(3):
         made = session.generate(
             "naïve",
-            max_tokens=60,
+            max_new_tokens=60,
             stop_tokens=(),
             sampling=Sampling(temperature=2.0, seed=seed),
             on_text=pieces.append,
@@ -65,7 +65,7 @@ def test_characters_are_never_cut(session: Session, tokenizer: Any) -> None:
 
 
 def test_stop_strings_end_a_text_wherever_they_lie(session: Session) -> None:
-    free = session.generate(PROMPT, max_tokens=60, stop_tokens=())
+    free = session.generate(PROMPT, max_new_tokens=60, stop_tokens=())
     text = free.text or ""
     generator = random.Random(5)
     for _ in range(25):
@@ -75,7 +75,7 @@ def test_stop_strings_end_a_text_wherever_they_lie(session: Session) -> None:
         pieces: list[str] = []
         made = session.generate(
             PROMPT,
-            max_tokens=60,
+            max_new_tokens=60,
             stop_tokens=(),
             stop=(other, "not in the text", stop),
             on_text=pieces.append,
@@ -85,13 +85,13 @@ def test_stop_strings_end_a_text_wherever_they_lie(session: Session) -> None:
         assert made.stop == "string"
         assert made.tokens == free.tokens[: len(made.tokens)]
         assert len(made.tokens) < 60 or end > 0
-    made = session.generate(PROMPT, max_tokens=60, stop_tokens=(), stop=["not in the text"])
+    made = session.generate(PROMPT, max_new_tokens=60, stop_tokens=(), stop=["not in the text"])
     assert (made.text, made.stop) == (text, "length")
 
 
 def test_a_stop_string_that_only_begins_is_part_of_the_text(session: Session) -> None:
-    text = session.generate(PROMPT, max_tokens=30, stop_tokens=()).text or ""
-    made = session.generate(PROMPT, max_tokens=30, stop_tokens=(), stop=[text[-3:] + "!"])
+    text = session.generate(PROMPT, max_new_tokens=30, stop_tokens=()).text or ""
+    made = session.generate(PROMPT, max_new_tokens=30, stop_tokens=(), stop=[text[-3:] + "!"])
     assert (made.text, made.stop) == (text, "length")
 
 
@@ -99,8 +99,8 @@ def test_messages_are_what_the_template_writes(session: Session, tokenizer: Any)
     messages = [("system", "Be brief."), ("user", "Is the film a good one?")]
     asked = [{"role": role, "content": content} for role, content in messages]
     tokens = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=False)
-    made = session.generate(messages=messages, max_tokens=20, stop_tokens=())
-    assert made.tokens == session.generate(tokens, max_tokens=20, stop_tokens=()).tokens
+    made = session.generate(messages=messages, max_new_tokens=20, stop_tokens=())
+    assert made.tokens == session.generate(tokens, max_new_tokens=20, stop_tokens=()).tokens
     assert made.prompt_tokens == len(tokens)
 
 
@@ -112,7 +112,7 @@ def test_kept_caches_change_nothing(compiler: Compiler, name: str) -> None:
         prompt = prompt_of(9, VOCAB_SIZE)
         read = 0
         for turn in range(4):
-            options: Any = {"max_tokens": 7, "stop_tokens": ()}
+            options: Any = {"max_new_tokens": 7, "stop_tokens": ()}
             fresh = session.generate(prompt, **options)
             kept = session.generate(prompt, keep=True, **options)
             again = session.generate(prompt, keep=True, **options)
@@ -138,7 +138,7 @@ def test_sliding_reads_the_last_part_again(compiler: Compiler) -> None:
     with Session.open(bundle) as session:
         for length, first in ((20, 20), (31, 16), (50, 16)):
             prompt = prompt_of(length, VOCAB_SIZE)
-            made = session.generate(prompt, max_tokens=60, stop_tokens=(), sliding=True)
+            made = session.generate(prompt, max_new_tokens=60, stop_tokens=(), sliding=True)
             window = prompt[-first:]
             expected = []
             for _ in range(60):
@@ -153,7 +153,7 @@ def test_sliding_reads_the_last_part_again(compiler: Compiler) -> None:
 
 def test_memory_returns(bundle: Path) -> None:
     def once(session: Session) -> None:
-        session.generate(PROMPT, max_tokens=20, stop=["nothing of it"], keep=True)
+        session.generate(PROMPT, max_new_tokens=20, stop=["nothing of it"], keep=True)
         session.forget()
 
     with Session.open(bundle) as session:

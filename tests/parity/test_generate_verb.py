@@ -33,7 +33,7 @@ PROMPT = "The film is a warm and funny story"
 
 @pytest.fixture(scope="module")
 def bundle(compiler: Compiler) -> Path:
-    return compiler.bundle("llama", "mebp", lora__targets="all-linear", generate="on")
+    return compiler.bundle("llama", "mebp", lora__target_modules="all-linear", generate=True)
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> list[Any]:
@@ -46,7 +46,7 @@ def test_text_is_that_of_the_tokens(bundle: Path, capsys: pytest.CaptureFixture[
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(bundle)
-    options = [str(bundle), "--prompt", PROMPT, "--max-tokens", "12", "--json"]
+    options = [str(bundle), "--prompt", PROMPT, "--max-new-tokens", "12", "--json"]
     (result,) = said(capsys, *options)
     assert result.keys() == KEYS
     assert result["text"] == tokenizer.decode(result["tokens"])
@@ -56,7 +56,7 @@ def test_text_is_that_of_the_tokens(bundle: Path, capsys: pytest.CaptureFixture[
         ("eos", len(result["tokens"])),
     )
     pieces: list[str] = []
-    again = Bundle.open(bundle).generate(PROMPT, max_tokens=12, on_text=pieces.append)
+    again = Bundle.open(bundle).generate(PROMPT, max_new_tokens=12, on_text=pieces.append)
     assert "".join(pieces) == again.text == result["text"]
 
 
@@ -66,9 +66,9 @@ def test_every_line_of_a_file_is_continued(
     data = tmp_path / "prompts.jsonl"
     prompts = [PROMPT, "Numbers such as 0 1 2", "café"]
     data.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
-    results = said(capsys, str(bundle), "--data", str(data), "--max-tokens", "5")
+    results = said(capsys, str(bundle), "--data", str(data), "--max-new-tokens", "5")
     opened = Bundle.open(bundle)
-    expected = [opened.generate(prompt, max_tokens=5).tokens for prompt in prompts]
+    expected = [opened.generate(prompt, max_new_tokens=5).tokens for prompt in prompts]
     assert [result["tokens"] for result in results] == expected
 
 
@@ -80,15 +80,15 @@ def test_conversations_are_answered(
     turns = [{"role": "user", "content": "Is it good?"}, {"role": "assistant", "content": "Yes"}]
     records: list[Any] = [{"messages": turns[:1]}, {"messages": turns}, {"prompt": PROMPT}]
     data.write_text("".join(json.dumps(record) + "\n" for record in records))
-    first, second, third = said(capsys, str(bundle), "--data", str(data), "--max-tokens", "5")
+    first, second, third = said(capsys, str(bundle), "--data", str(data), "--max-new-tokens", "5")
     opened = Bundle.open(bundle)
     assert first["tokens"] == second["tokens"]
-    assert first["tokens"] == opened.generate(turns[:1], max_tokens=5).tokens
-    assert third["tokens"] == opened.generate(PROMPT, max_tokens=5).tokens
+    assert first["tokens"] == opened.generate(turns[:1], max_new_tokens=5).tokens
+    assert third["tokens"] == opened.generate(PROMPT, max_new_tokens=5).tokens
 
 
 def test_a_text_ends_before_a_stop_string(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = [str(bundle), "--prompt", PROMPT, "--max-tokens", "12", "--json"]
+    options = [str(bundle), "--prompt", PROMPT, "--max-new-tokens", "12", "--json"]
     (free,) = said(capsys, *options)
     stop = free["text"][3:5]
     (made,) = said(capsys, *options, "--stop", "nothing of it", "--stop", stop)
@@ -102,7 +102,7 @@ def test_a_seed_repeats_what_is_drawn(bundle: Path) -> None:
 
     def drawn(seed: int) -> list[int]:
         sampling = Sampling(temperature=1.5, top_k=50, top_p=0.95, min_p=0.001, seed=seed)
-        return opened.generate(PROMPT, max_tokens=20, sampling=sampling).tokens
+        return opened.generate(PROMPT, max_new_tokens=20, sampling=sampling).tokens
 
     assert drawn(1) == drawn(1) != drawn(2)
 
@@ -113,19 +113,19 @@ def test_an_adapter_is_read_as_its_state(bundle: Path, tmp_path: Path) -> None:
         session.attach(tmp_path / "state")
         random_adapter(session)
         session.save()
-    plain = opened.generate(PROMPT, max_tokens=12)
-    trained = opened.generate(PROMPT, max_tokens=12, state=tmp_path / "state")
+    plain = opened.generate(PROMPT, max_new_tokens=12)
+    trained = opened.generate(PROMPT, max_new_tokens=12, state=tmp_path / "state")
     assert plain.tokens != trained.tokens
     for kind in ("peft", "mlx"):
         adapter = tmp_path / kind
         opened.export_adapter(adapter, state=tmp_path / "state", format=kind)
-        assert opened.generate(PROMPT, max_tokens=12, adapter=adapter).tokens == trained.tokens
+        assert opened.generate(PROMPT, max_new_tokens=12, adapter=adapter).tokens == trained.tokens
         imported = opened.import_adapter(adapter, state=tmp_path / f"{kind}-state")
         assert imported.format == kind
     pickled = tmp_path / "peft"
     torch.save(load_file(pickled / "adapter_model.safetensors"), pickled / "adapter_model.bin")
     (pickled / "adapter_model.safetensors").unlink()
-    assert opened.generate(PROMPT, max_tokens=12, adapter=pickled).tokens == trained.tokens
+    assert opened.generate(PROMPT, max_new_tokens=12, adapter=pickled).tokens == trained.tokens
 
 
 @pytest.mark.parametrize(
@@ -178,10 +178,12 @@ def test_the_runner_continues_every_line_too(
     records: list[Any] = [{"prompt": PROMPT}, {"messages": [{"role": "user", "content": "Why?"}]}]
     data.write_text("".join(json.dumps(record) + "\n" for record in records))
     line = [native_folder() / "zoexport-runner", "generate", "--bundle", bundle, "--data", data]
-    done = subprocess.run([*map(str, line), "--max-tokens", "5"], capture_output=True, text=True)
+    done = subprocess.run(
+        [*map(str, line), "--max-new-tokens", "5"], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     ours = [json.loads(text) for text in done.stdout.splitlines()]
-    theirs = said(capsys, str(bundle), "--data", str(data), "--max-tokens", "5")
+    theirs = said(capsys, str(bundle), "--data", str(data), "--max-new-tokens", "5")
     assert [one.keys() for one in ours] == [KEYS] * 2
     for key in ("text", "tokens", "prompt_tokens", "stop"):
         assert [one[key] for one in ours] == [one[key] for one in theirs]

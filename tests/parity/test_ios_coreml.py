@@ -22,7 +22,7 @@ from zoexport.testing import Package
 
 pytestmark = pytest.mark.parity
 TARGET = "ios-coreml"
-ALL = {"lora__targets": "all-linear", "weights": "int4"}
+ALL = {"lora__target_modules": "all-linear", "weights": "int4"}
 EXACT = {**ALL, "compute": "fp32"}
 ARCHITECTURES = ("llama_tied", "olmo2", "phi3", "gemma3", "gpt2", "falcon", "cohere")
 PACKAGE = "model.mlpackage"
@@ -58,9 +58,13 @@ def test_mebp_in_fp16(compiler: Compiler, name: str) -> None:
     slow_after(
         1,
         [
-            {"weights": "int8", "loss": "choices", "batch": 2},
-            {"weights": "fp32", "lora__targets": "attention", "lora__layers": "last:1"},
-            {"group_size": 64, "checkpoint_every": 2, "accumulate": 2},
+            {"weights": "int8", "loss": "choices", "batch_size": 2},
+            {
+                "weights": "fp32",
+                "lora__target_modules": "attention",
+                "lora__layers_to_transform": "last:1",
+            },
+            {"group_size": 64, "checkpoint_every": 2, "gradient_accumulation_steps": 2},
         ],
     ),
     ids=lambda settings: ",".join(settings),
@@ -75,9 +79,9 @@ def test_settings_of_mebp(compiler: Compiler, settings: dict[str, Any]) -> None:
         2,
         [
             ("olmo2", "prge", {"weights": "int8"}),
-            ("qwen2", "prge", {"split": "layers", "queries": 2}),
+            ("qwen2", "prge", {"granularity": "layer", "num_queries": 2}),
             ("llama_tied", "prge", {}),
-            ("phi3", "mezo", {"queries": 2}),
+            ("phi3", "mezo", {"num_queries": 2}),
         ],
     ),
 )
@@ -123,10 +127,10 @@ def test_the_manifest_says_what_a_phone_must_know(compiler: Compiler) -> None:
     assert manifest["minimum_os"] == {"ios": "18.0", "macos": "15.0"}
     assert manifest["engine"] == "coreml" and "weights" not in manifest
     package = Package(bundle / PACKAGE)
-    assert {program["method"] for program in manifest["programs"]} == {*package.functions}
+    assert {program["entry_point"] for program in manifest["programs"]} == {*package.functions}
     for program in manifest["programs"]:
-        assert len(package.inputs(program["method"])) == len(program["inputs"])
-        assert len(package.outputs(program["method"])) == len(program["outputs"])
+        assert len(package.inputs(program["entry_point"])) == len(program["inputs"])
+        assert len(package.outputs(program["entry_point"])) == len(program["outputs"])
 
 
 def test_no_engine_here_runs_it(compiler: Compiler) -> None:
@@ -160,7 +164,7 @@ def widen(manifest: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: m["programs"][1].update(method="nothing"), "nothing.*model_layers_0_24"),
+        (lambda m: m["programs"][1].update(entry_point="nothing"), "nothing.*model_layers_0_24"),
         (widen, "head"),
     ],
     ids=["missing function", "wrong shape"],

@@ -26,7 +26,7 @@ from zoexport.session import Dataset, Session
 
 pytestmark = pytest.mark.parity
 TARGET = "ios-mlx"
-ALL = {"lora__targets": "all-linear", "weights": "int4"}
+ALL = {"lora__target_modules": "all-linear", "weights": "int4"}
 ARCHITECTURES = ("llama_tied", "gemma3", "qwen3", "olmo2", "phi3", "opt", "gpt2", "falcon", "bloom")
 """The unit tier has the functions of all of them."""
 
@@ -48,12 +48,16 @@ def test_mebp(compiler: Compiler, name: str) -> None:
     slow_after(
         2,
         [
-            {"batch": 2, "accumulate": 2, "loss": "choices"},
-            {"optimizer": "sgd", "momentum": 0.9, "checkpoint_every": 2, "clip": 0},
+            {"batch_size": 2, "gradient_accumulation_steps": 2, "loss": "choices"},
+            {"optimizer": "sgd", "momentum": 0.9, "checkpoint_every": 2, "max_grad_norm": 0},
             {"weights": "fp32"},
             {"weights": "int8"},
-            {"group_size": 64, "lora__targets": "attention", "lora__layers": "last:1"},
-            {"seq_len": 48, "batch": 1},
+            {
+                "group_size": 64,
+                "lora__target_modules": "attention",
+                "lora__layers_to_transform": "last:1",
+            },
+            {"max_length": 48, "batch_size": 1},
         ],
     ),
     ids=lambda settings: ",".join(settings),
@@ -70,20 +74,22 @@ def test_prge(compiler: Compiler, name: str) -> None:
 @pytest.mark.parametrize("weights", slow_after(1, ["int8", "fp32"]))
 @pytest.mark.parametrize("method", slow_after(1, ["prge", "mezo"]))
 def test_zeroth_order_over_other_weights(compiler: Compiler, method: str, weights: str) -> None:
-    compare(compiler.bundle("qwen2", method, TARGET, queries=2, weights=weights), steps=8)
+    compare(compiler.bundle("qwen2", method, TARGET, num_queries=2, weights=weights), steps=8)
 
 
 @pytest.mark.parametrize("method", ["prge", "mezo"])
 def test_zeroth_order_over_layers(compiler: Compiler, method: str) -> None:
-    bundle = compiler.bundle("llama", method, TARGET, split="layers", weights="int4", queries=2)
+    bundle = compiler.bundle(
+        "llama", method, TARGET, granularity="layer", weights="int4", num_queries=2
+    )
     compare(bundle, steps=8)
 
 
 def test_a_batch_with_many_labels_takes_several_calls(compiler: Compiler) -> None:
     """Fewer labels in a call than a batch has: only its first call applies the pending update."""
-    bundle = compiler.bundle("llama", "prge", TARGET, labels=8, queries=2)
+    bundle = compiler.bundle("llama", "prge", TARGET, labels=8, num_queries=2)
     losses = []
-    for path in (bundle, compiler.bundle("llama", "prge", queries=2)):
+    for path in (bundle, compiler.bundle("llama", "prge", num_queries=2)):
         with Session.open(path) as session, data() as examples:
             losses.append([session.step(examples, [0, 1, 2]).losses for _ in range(4)])
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
@@ -111,7 +117,7 @@ def test_a_session_moves_between_threads(compiler: Compiler) -> None:
 
 
 def test_a_function_for_each_distinct_layer_and_length(compiler: Compiler) -> None:
-    bundle = compiler.bundle("gemma3", "mebp", TARGET, **{**ALL, "seq_len": 48, "batch": 1})
+    bundle = compiler.bundle("gemma3", "mebp", TARGET, **{**ALL, "max_length": 48, "batch_size": 1})
     manifest = json.loads((bundle / "manifest.json").read_text())
     assert manifest["engine"] == "mlx" and "mlx" in manifest["tools"]
     assert manifest["lengths"] == row_lengths(48) == [32, 48]

@@ -37,7 +37,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def _weights(compiler: Compiler, folder: Path, model: str = "llama", **settings: Any) -> bytes:
-    given = {"target": "android-cpu", "method": "mebp", "generate": "off", **settings}
+    given = {"target": "android-cpu", "method": "mebp", "generate": False, **settings}
     bundle = folder / f"bundle-{len([*folder.iterdir()])}"
     compile_tiny(compiler.model(model), bundle, **given)
     return (bundle / WEIGHTS).read_bytes()
@@ -48,7 +48,13 @@ def test_other_settings_of_a_run_copy_them(
 ) -> None:
     first = _weights(compiler, tmp_path, weights="int4")
     again = _weights(
-        compiler, tmp_path, weights="int4", lr=0.5, lora__rank=3, method="mezo", split="layers"
+        compiler,
+        tmp_path,
+        weights="int4",
+        learning_rate=0.5,
+        lora__r=3,
+        method="mezo",
+        granularity="layer",
     )
     assert first == again
     assert len(written) == 1

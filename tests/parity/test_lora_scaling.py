@@ -67,16 +67,16 @@ def compiled(request: Any, tmp_path_factory: Any) -> tuple[Path, Path, dict[str,
     folder = tmp_path_factory.mktemp(request.param)
     save(case, folder / "model")
     settings: dict[str, Any] = {
-        "seq_len": 17,
-        "batch": 2,
-        "accumulate": 2,
+        "max_length": 17,
+        "batch_size": 2,
+        "gradient_accumulation_steps": 2,
         "weights": "fp32",
-        "generate": "off",
-        "clip": 0,
-        "lora.rank": RANK,
+        "generate": False,
+        "max_grad_norm": 0,
+        "lora.r": RANK,
         "lora.alpha": ALPHA,
-        "lora.targets": "all-linear",
-        "lora.rslora": "on" if given.get("use_rslora") else "off",
+        "lora.target_modules": "all-linear",
+        "lora.use_rslora": bool(given.get("use_rslora")),
         "lora.rank_pattern": given.get("rank_pattern", {}),
         "lora.alpha_pattern": given.get("alpha_pattern", {}),
     }
@@ -220,8 +220,8 @@ def test_parity_with_the_reference(compiled: tuple[Path, Path, dict[str, Any]]) 
 @pytest.mark.parametrize(
     ("name", "method", "settings"),
     [
-        ("llama", "prge", {"split": "whole"}),
-        ("qwen2", "mezo", {"split": "layers", "weights": "int4"}),
+        ("llama", "prge", {"granularity": "model"}),
+        ("qwen2", "mezo", {"granularity": "layer", "weights": "int4"}),
         pytest.param("llama", "spzo", {}, marks=pytest.mark.slow),
         pytest.param("llama", "quzo", {"train": "lora", "weights": "int8"}, marks=pytest.mark.slow),
     ],
@@ -233,7 +233,7 @@ def test_zeroth_order_methods(
         name,
         method,
         **settings,
-        lora__rslora="on",
+        lora__use_rslora=True,
         lora__rank_pattern="{v_proj: 3}",
         lora__alpha_pattern="{q_proj: 6}",
     )
@@ -245,7 +245,7 @@ def test_a_gguf_file_of_the_session_is_that_of_the_command(
 ) -> None:
     """B takes up powers of two of the scale, in both writers."""
     bundle = compiler.bundle(
-        "llama", "mebp", lora__rslora="on", lora__rank_pattern="{v_proj: 1}", lora__rank=4
+        "llama", "mebp", lora__use_rslora=True, lora__rank_pattern="{v_proj: 1}", lora__r=4
     )
     with Session.open(bundle) as session, _examples() as data:
         session.attach(tmp_path / "state")
@@ -278,7 +278,9 @@ def test_a_gguf_file_of_the_session_is_that_of_the_command(
 
 
 def test_alphas_that_one_number_cannot_say(compiler: Compiler, tmp_path: Path) -> None:
-    bundle = compiler.bundle("llama", "mebp", lora__rslora="on", lora__rank_pattern="{v_proj: 3}")
+    bundle = compiler.bundle(
+        "llama", "mebp", lora__use_rslora=True, lora__rank_pattern="{v_proj: 3}"
+    )
     with Session.open(bundle) as session, pytest.raises(ConfigError, match="powers of two of it"):
         session.export_adapter(tmp_path / "session.gguf", "gguf")
     for kind in ("gguf", "mlx"):

@@ -14,12 +14,12 @@ from zoexport.core.errors import ConfigError
 
 pytestmark = pytest.mark.parity
 
-SETTINGS = {"batch": 2}
+SETTINGS = {"batch_size": 2}
 WEIGHTS = {"quzo": "int4"}
 VERIFIED_HERE = ("host", "ios-mlx")
 QUICK = ("ios-mlx", "android-gpu")
 """Targets of which each method's first form is in the first tier, beside all that host runs and what is refused."""
-QUICK_CELL = ("prge", {"split": "layers"})
+QUICK_CELL = ("prge", {"granularity": "layer"})
 """What is of every target."""
 
 
@@ -48,8 +48,8 @@ def test_a_cell_runs_or_is_refused(
 ) -> None:
     given = {**SETTINGS, **settings}
     given |= {"weights": WEIGHTS[method]} if method in WEIGHTS else {}
-    given |= {"queries": "1"} if method in ("prge", "mezo", "senszoq", "quzo") else {}
-    given |= {"queries": "2"} if method == "fzoo" else {}
+    given |= {"num_queries": "1"} if method in ("prge", "mezo", "senszoq", "quzo") else {}
+    given |= {"num_queries": "2"} if method == "fzoo" else {}
     given |= {"perturbations": "1,1"} if method == "spzo" else {}
     if problem_of(method, target, settings):
         with pytest.raises(ConfigError, match=f"target {target} has no"):

@@ -21,7 +21,7 @@ SEQ, BATCH, QUERIES = 64, 32, 8
     not Path("/proc/self/status").exists(), reason="the system does not say how much memory is used"
 )
 def test_no_logits_are_kept(compiler: Compiler, tmp_path: Path) -> None:
-    bundle = compiler.bundle("llama", seq_len=SEQ, batch=BATCH, queries=QUERIES)
+    bundle = compiler.bundle("llama", max_length=SEQ, batch_size=BATCH, num_queries=QUERIES)
     anonymous = {}
     for labels in ("all", "last"):
         examples = examples_file(tmp_path, Shape(SEQ, BATCH, QUERIES, labels=labels), VOCAB_SIZE)

@@ -27,19 +27,30 @@ STEPS = 4
 LONGER = {"quzo": (40, 5.0)}
 """Steps and rate of methods that move integers, which small rates leave where they are."""
 RATE = 0.05
-LORA = {"weights": "int4", "lora__targets": "all-linear", "lora__alpha": 6}
+LORA = {"weights": "int4", "lora__target_modules": "all-linear", "lora__alpha": 6}
 # The first of each kind has the settings of that kind's own tests, whose bundle it is.
 CASES = [
     ("llama_tied", "mebp", "host", LORA),
-    ("llama_tied", "senszoq", "host", {"weights": "int4", "lr": 1e-3, "eps": 1e-2, "queries": 2}),
-    ("llama_tied", "quzo", "host", {"weights": "int4", "queries": 2}),
+    (
+        "llama_tied",
+        "senszoq",
+        "host",
+        {"weights": "int4", "learning_rate": 1e-3, "eps": 1e-2, "num_queries": 2},
+    ),
+    ("llama_tied", "quzo", "host", {"weights": "int4", "num_queries": 2}),
 ]
 MORE = [
     (
         "llama_tied",
         "spzo",
         "host",
-        {"train": "full", "lr": 1e-3, "eps": 1e-2, "split": "head", "perturbations": "1,1"},
+        {
+            "train": "full",
+            "learning_rate": 1e-3,
+            "eps": 1e-2,
+            "split": "head",
+            "perturbations": "1,1",
+        },
     ),
     ("gpt2", "mebp", "host", {**LORA, "weights": "int8"}),
     ("qwen2", "mebp", "ios-mlx", {"weights": "int4", "group_size": 64}),
@@ -62,7 +73,7 @@ def _trained(bundle: Path, state: Path, steps: int, rate: float) -> tuple[float,
     tokens = fixed_tokens(3, 20)
     with Session.open(bundle) as session, Dataset() as dataset:
         session.attach(state)
-        session.configure(lr=rate)
+        session.configure(learning_rate=rate)
         before = _loss(session, fixed_tokens(2, 20))
         for row in tokens.tolist():
             dataset.add([(row[:-1], row[1:])], 0)

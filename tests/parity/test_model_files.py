@@ -32,7 +32,7 @@ def test_an_adapter_more_layers_and_several_templates(tmp_path: Path) -> None:
     several = [{"name": name, "template": text} for name, text in named.items()]
     path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": several}))
     bundle = zoexport.compile(
-        folder, output=tmp_path / "bundle", seq_len=SEQ, weights="fp32", generate="off"
+        folder, output=tmp_path / "bundle", max_length=SEQ, weights="fp32", generate=False
     )
     assert bundle.compiled is not None
     adapter, layers = sorted(bundle.compiled["notes"], reverse=True)
@@ -66,8 +66,8 @@ def test_a_weight_that_is_no_number_is_named(method: str, tmp_path: Path) -> Non
             folder,
             method=method,
             output=tmp_path / "bundle",
-            seq_len=SEQ,
+            max_length=SEQ,
             weights="fp32",
-            generate="off",
+            generate=False,
         )
     assert not (tmp_path / "bundle").exists()

@@ -22,13 +22,13 @@ from zoexport.session import Dataset, Session, memory_usage
 
 pytestmark = pytest.mark.parity
 PROMPT = prompt_of(9, VOCAB_SIZE)
-OPTIONS: Any = {"max_tokens": 12, "stop_tokens": ()}
+OPTIONS: Any = {"max_new_tokens": 12, "stop_tokens": ()}
 Change = Callable[[dict[str, Any], dict[str, torch.Tensor]], object]
 
 
 @pytest.fixture(scope="module")
 def bundle(compiler: Compiler) -> Path:
-    return compiler.bundle("llama", "mebp", lora__targets="all-linear", generate="on")
+    return compiler.bundle("llama", "mebp", lora__target_modules="all-linear", generate=True)
 
 
 def adapter(bundle: Path, folder: Path, seed: int) -> Path:
@@ -84,7 +84,7 @@ def test_a_bundle_holds_several(bundle: Path, tmp_path: Path) -> None:
     with opened.generator(adapters={"peft": folder, "gguf": tmp_path / "a.gguf"}) as generator:
         assert generator.adapters == ("gguf", "peft")
         texts = [
-            generator.generate("The film", adapter=name, max_tokens=9)["tokens"]
+            generator.generate("The film", adapter=name, max_new_tokens=9)["tokens"]
             for name in (None, "peft", "gguf")
         ]
     assert texts[0] != texts[1] == texts[2]
@@ -115,7 +115,7 @@ def test_training_is_left_alone(bundle: Path, tmp_path: Path) -> None:
                 tokens = prompt_of(12 + row, VOCAB_SIZE)
                 dataset.add([(tokens, [*tokens[1:], -100])])
             session.attach(tmp_path / name)
-            session.configure(lr_schedule="constant")
+            session.configure(lr_scheduler_type="constant")
             for steps in stops:
                 session.train(dataset, steps)
                 session.load_adapter("a", folder)
@@ -260,7 +260,7 @@ def test_damaged_files(
 
 
 def test_an_adapter_of_another_model(compiler: Compiler, good: Path) -> None:
-    other = compiler.bundle("gpt2", "mebp", lora__targets="all-linear", generate="on")
+    other = compiler.bundle("gpt2", "mebp", lora__target_modules="all-linear", generate=True)
     with (
         Generator.open(other) as generator,
         pytest.raises(ZoExportError, match=r"adapter_model.safetensors: found no "),

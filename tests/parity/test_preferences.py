@@ -21,7 +21,7 @@ pytestmark = pytest.mark.parity
 @pytest.mark.parametrize("loss", ["dpo", "orpo"])
 def test_gradients(compiler: Compiler, loss: str) -> None:
     """Losses and every adapter's gradient against autograd through the papers' formulas, in float64."""
-    settings = {"lora__targets": "all-linear", "weights": "int4", f"{loss}__beta": 0.3}
+    settings = {"lora__target_modules": "all-linear", "weights": "int4", f"{loss}__beta": 0.3}
     report = passed(compiler.bundle("gemma3", "mebp", loss=loss, **settings), 6)
     assert report["max_relative_loss_error"] <= 1e-4
     assert report["max_relative_gradient_error"] <= 1e-4
@@ -34,12 +34,22 @@ def test_gradients(compiler: Compiler, loss: str) -> None:
         [
             ("qwen2", "prge", "dpo", {}),
             ("llama_tied", "spzo", "dpo", {"split": "last:1", "weights": "int4"}),
-            ("gemma3", "senszoq", "dpo", {"queries": 2, "lr": 1e-3, "weights": "int4"}),
+            (
+                "gemma3",
+                "senszoq",
+                "dpo",
+                {"num_queries": 2, "learning_rate": 1e-3, "weights": "int4"},
+            ),
             ("llama_tied", "quzo", "dpo", {"weights": "int4"}),
             ("llama_tied", "spzo", "dpo", {"train": "full", "split": "head", "weights": "fp32"}),
-            ("qwen2", "prge", "orpo", {"split": "layers", "queries": 2, "weights": "int4"}),
+            (
+                "qwen2",
+                "prge",
+                "orpo",
+                {"granularity": "layer", "num_queries": 2, "weights": "int4"},
+            ),
             ("llama", "mezo", "orpo", {}),
-            ("llama", "mezo", "dpo", {"difference": "forward", "split": "layers"}),
+            ("llama", "mezo", "dpo", {"difference": "forward", "granularity": "layer"}),
             ("roberta", "mebp", "dpo", {}),
         ],
     ),
@@ -53,7 +63,7 @@ def test_methods(
 
 def test_the_runner_and_the_command_line_take_pairs(compiler: Compiler, tmp_path: Path) -> None:
     """The same state to the last byte of its log and scores, and the same figures."""
-    settings = {"lora__targets": "all-linear", "generate": "on"}
+    settings = {"lora__target_modules": "all-linear", "generate": True}
     bundle = compiler.bundle("llama", "mebp", **settings)
     data = tmp_path / "pairs.jsonl"
     pairs: list[dict[str, Any]] = [
@@ -64,12 +74,21 @@ def test_the_runner_and_the_command_line_take_pairs(compiler: Compiler, tmp_path
     answers = [[{"role": "assistant", "content": text}] for text in ("It was great.", "Bad.")]
     pairs.append({"prompt": asked, "chosen": answers[0], "rejected": answers[1]})
     data.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
-    chosen = {"loss": "dpo", "dpo.beta": 0.5, "lr": 0.01}
+    chosen = {"loss": "dpo", "dpo.beta": 0.5, "learning_rate": 0.01}
     opened = Bundle.open(bundle)
     expected = opened.train(
         data, state=tmp_path / "ours", steps=12, by_key=chosen, eval_data=data, eval_every=6
     )
-    run = ("--data", data, "--state", tmp_path / "runner", "--steps", 12, "--set", "lr=0.01")
+    run = (
+        "--data",
+        data,
+        "--state",
+        tmp_path / "runner",
+        "--steps",
+        12,
+        "--set",
+        "learning_rate=0.01",
+    )
     held_out = ("--eval-data", data, "--eval-every", 6)
     loss = ("--set", "loss=dpo", "--set", "dpo.beta=0.5")
     found = ran("train", bundle, *run, *held_out, *loss)

@@ -22,8 +22,14 @@ from zoexport.session import Dataset, Session, read_manifest
 
 pytestmark = pytest.mark.parity
 ARCHITECTURES = ("llama_tied", "qwen2", "gemma3", "opt", "phi3", "gpt2", "olmo2", "cohere2")
-INT4 = {"weights": "int4", "queries": 2}
-INT8 = {"weights": "int8", "queries": 2, "perturbation_bits": 4, "eps": 1.5, "lr": 0.1}
+INT4 = {"weights": "int4", "num_queries": 2}
+INT8 = {
+    "weights": "int8",
+    "num_queries": 2,
+    "perturbation_bits": 4,
+    "eps": 1.5,
+    "learning_rate": 0.1,
+}
 
 
 def compare(bundle: Path, steps: int) -> dict[str, Any]:
@@ -57,16 +63,21 @@ def test_integers_are_equal_after_a_hundred_steps(
     [
         {"estimator": "q-rge1"},
         {"update": "summed", "weights": "int8"},
-        {"perturbation_bits": 2, "eps": 0.5, "queries": 1},
+        {"perturbation_bits": 2, "eps": 0.5, "num_queries": 1},
         {"perturbation_bits": 8, "eps": 30, "weights": "int8"},
-        {"loss": "choices", "batch": 2},
-        {"accumulate": 3, "batch": 1},
+        {"loss": "choices", "batch_size": 2},
+        {"gradient_accumulation_steps": 3, "batch_size": 1},
         {"group_size": 64},
         {"activation_bits": 8},
         {"activation_bits": 8, "weights": "int8", "outliers": 0.01},
         {"activation_bits": 8, "datatypes": "search"},
         {"train": "lora"},
-        {"train": "lora", "weights": "int8", "lora__targets": "all-linear", "activation_bits": 8},
+        {
+            "train": "lora",
+            "weights": "int8",
+            "lora__target_modules": "all-linear",
+            "activation_bits": 8,
+        },
     ],
     ids=lambda settings: ",".join(settings),
 )
@@ -81,7 +92,7 @@ def test_settings(compiler: Compiler, settings: dict[str, Any]) -> None:
         [
             ("llama_tied", {}),
             ("gemma3", {**INT8, "estimator": "q-rge1"}),
-            ("llama_tied", {"update": "summed", "queries": 3}),
+            ("llama_tied", {"update": "summed", "num_queries": 3}),
             ("gpt2", {"train": "lora"}),
             ("qwen2", {"activation_bits": 8, "outliers": 0.01, "group_size": 64}),
         ],
@@ -102,8 +113,8 @@ def exported(bundle: Path, state: Path | None, output: Path) -> dict[str, torch.
 @pytest.mark.parametrize(
     "settings",
     [
-        {"weights": "int4", "eps": 0.5, "lr": 1},
-        {"weights": "int8", "eps": 3, "lr": 30},
+        {"weights": "int4", "eps": 0.5, "learning_rate": 1},
+        {"weights": "int8", "eps": 3, "learning_rate": 30},
         {"weights": "int8", "train": "lora"},  # at their default rate
     ],
     ids=["int4", "int8", "adapters"],
@@ -112,7 +123,7 @@ def test_the_loss_falls_by_half_in_two_hundred_steps(
     compiler: Compiler, settings: dict[str, Any]
 ) -> None:
     """The loss is that of a choice between two tokens, after two prompts."""
-    given = {"queries": 8, "batch": 2, "seq_len": 16, "loss": "choices", **settings}
+    given = {"num_queries": 8, "batch_size": 2, "max_length": 16, "loss": "choices", **settings}
     bundle = compiler.bundle("llama_tied", "quzo", **given)
     with Session.open(bundle) as session, Dataset() as dataset:
         for number in range(2):

@@ -20,14 +20,36 @@ PROMPTS = ("The film is a warm and funny story", "<b>no</b>")
 def test_texts_and_plan(
     compiler: Compiler, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = compiler.bundle("llama", "mebp", lora__targets="all-linear", generate="on")
+    path = compiler.bundle("llama", "mebp", lora__target_modules="all-linear", generate=True)
     data, state, output = tmp_path / "data.jsonl", tmp_path / "run", tmp_path / "report.html"
     data.write_text("".join(json.dumps({"text": f"good film {i}"}) + "\n" for i in range(6)))
-    train = ("train", path, "--data", data, "--state", state, "--steps", 12, "--set", "lr=0.3")
+    train = (
+        "train",
+        path,
+        "--data",
+        data,
+        "--state",
+        state,
+        "--steps",
+        12,
+        "--set",
+        "learning_rate=0.3",
+    )
     assert run([*map(str, train), "--report-to", "jsonl", "--json"]) == 0
     trained = json.loads(capfd.readouterr().out)
     prompts = [part for prompt in PROMPTS for part in ("--prompt", prompt)]
-    line = ("report", state, "-o", output, "--bundle", path, *prompts, "--max-tokens", 8, "--json")
+    line = (
+        "report",
+        state,
+        "-o",
+        output,
+        "--bundle",
+        path,
+        *prompts,
+        "--max-new-tokens",
+        8,
+        "--json",
+    )
     assert run([*map(str, line)]) == 0
     result = json.loads(capfd.readouterr().out)
     assert result["runs"][0]["peak_anonymous_mb"] == trained["peak_anonymous_mb"]
@@ -38,8 +60,8 @@ def test_texts_and_plan(
     bundle = Bundle.open(path)
     for prompt in PROMPTS:
         table = dict(page.tables[f"After the prompt {prompt!r}"])
-        before = bundle.generate(prompt, max_tokens=8).text
-        after = bundle.generate(prompt, state=state, max_tokens=8).text
+        before = bundle.generate(prompt, max_new_tokens=8).text
+        after = bundle.generate(prompt, state=state, max_new_tokens=8).text
         assert table["before training"] == before and table["after, run A"] == after
         assert before != after, "so much training should show"
     planned = plan_training(

@@ -13,16 +13,16 @@ from tests.support.tiers import slow_after
 from zoexport.session import Session
 
 pytestmark = pytest.mark.parity
-FULL = {"train": "full", "lr": 1e-3, "eps": 1e-2}
-MOMENTS = {"split": "layers", "horizon": 4, "lr": 1e-3, "queries": 2}
+FULL = {"train": "full", "learning_rate": 1e-3, "eps": 1e-2}
+MOMENTS = {"granularity": "layer", "horizon": 4, "learning_rate": 1e-3, "num_queries": 2}
 INT4 = {"weights": "int4"}
 #: Method, target, settings.
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("spzo", "host", {"split": "head", "perturbations": "2,4", **FULL}),
-    ("quzo", "host", {"queries": 2, **INT4}),
-    ("senszoq", "host", {"queries": 2, **INT4}),
-    ("fzoo", "host", {"split": "whole"}),
-    ("fzoo", "host", {"split": "layers"}),
+    ("quzo", "host", {"num_queries": 2, **INT4}),
+    ("senszoq", "host", {"num_queries": 2, **INT4}),
+    ("fzoo", "host", {"granularity": "model"}),
+    ("fzoo", "host", {"granularity": "layer"}),
     ("prge", "host", {"optimizer": "adam", **MOMENTS}),
     ("fzoo", "host", {"optimizer": "muon", **MOMENTS}),
     ("mebp", "ios-mlx", INT4),
@@ -44,7 +44,7 @@ def test_a_run_in_parts_is_the_same_run(
     compiler: Compiler, tmp_path: Path, method: str, target: str, settings: dict[str, Any]
 ) -> None:
     """The log and all values to the bit, and those that follow from a zeroth-order log alone."""
-    bundle = compiler.bundle("llama_tied", method, target, lr_schedule="constant", **settings)
+    bundle = compiler.bundle("llama_tied", method, target, lr_scheduler_type="constant", **settings)
     found: dict[str, dict[str, bytes]] = {}
     for name, parts in (("whole", [STEPS]), ("parts", [1, 3, STEPS])):
         for total in parts:
@@ -63,4 +63,4 @@ def test_a_run_in_parts_is_the_same_run(
         if method != "mebp":
             replayed = {slot: bytes(session.replay_slot(slot, STEPS)) for slot in found["whole"]}
             assert replayed == found["whole"]
-            assert len(logs[0]) == 64 + STEPS * (20 + 4 * session.info.queries)
+            assert len(logs[0]) == 64 + STEPS * (20 + 4 * session.info.num_queries)

@@ -68,7 +68,12 @@ def test_a_bundle_trains_as_the_model_with_rounded_inputs(
     folder = save_tiny("llama_tied", tmp_path / "model")
     data = tmp_path / "data.jsonl"
     data.write_text("".join(json.dumps({"text": text}) + "\n" for text in SENTENCES), "utf-8")
-    given = {"split": "layers", "lora.targets": "all-linear", "seq_len": "24", "queries": "2"}
+    given = {
+        "granularity": "layer",
+        "lora.target_modules": "all-linear",
+        "max_length": "24",
+        "num_queries": "2",
+    }
     bundle = tmp_path / "bundle"
     compile_bundle(
         str(folder),

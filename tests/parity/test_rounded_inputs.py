@@ -24,14 +24,14 @@ OPERATOR = "zoexport::rounded_linear_int4.out"
     slow_after(
         2,
         [
-            ("llama_tied", "prge", {"split": "layers", "lora__targets": "all-linear"}),
+            ("llama_tied", "prge", {"granularity": "layer", "lora__target_modules": "all-linear"}),
             ("gemma3", "senszoq", {}),
-            ("qwen2", "mezo", {"split": "layers", "difference": "forward", "seq_len": 45}),
+            ("qwen2", "mezo", {"granularity": "layer", "difference": "forward", "max_length": 45}),
             ("gpt2", "spzo", {"perturbations": "2,2"}),
-            ("roberta", "fzoo", {"split": "layers", "loss": "choices"}),
-            ("phi3", "mezo", {"split": "layers", "group_size": 64}),
-            ("qwen2", "prge", {"lora__targets": "all-linear"}),
-            ("falcon", "mezo", {"batch": 1}),
+            ("roberta", "fzoo", {"granularity": "layer", "loss": "choices"}),
+            ("phi3", "mezo", {"granularity": "layer", "group_size": 64}),
+            ("qwen2", "prge", {"lora__target_modules": "all-linear"}),
+            ("falcon", "mezo", {"batch_size": 1}),
         ],
     ),
 )
@@ -43,14 +43,14 @@ def test_parity(compiler: Compiler, name: str, method: str, settings: dict[str, 
 
 def test_layers_that_read_the_same_rows_are_one_call(compiler: Compiler) -> None:
     """Queries, keys and values; the gate and what it gates; alone are what follows attention and the gate."""
-    bundle = compiler.bundle("llama_tied", "prge", split="layers", **ROUNDED)
+    bundle = compiler.bundle("llama_tied", "prge", granularity="layer", **ROUNDED)
     together = {f"zoexport::rounded_linears_{count}.out" for count in (2, 3)}
     assert {OPERATOR, *together} <= set(read_manifest(bundle)["required_ops"])
 
 
 def test_rounding_is_what_differs_from_fp32(compiler: Compiler, monkeypatch: Any) -> None:
     """The check can fail: against a reference that does not round, losses are several times as far off."""
-    bundle = compiler.bundle("llama_tied", "prge", split="layers", **ROUNDED)
+    bundle = compiler.bundle("llama_tied", "prge", granularity="layer", **ROUNDED)
     rounded = parity(bundle, steps=2, progress=lambda *_: None)
     monkeypatch.setattr("zoexport.methods.reference.quantized.rounded_rows", lambda x: x)
     plain = parity(bundle, steps=2, progress=lambda *_: None)
@@ -62,8 +62,12 @@ def test_rounding_is_what_differs_from_fp32(compiler: Compiler, monkeypatch: Any
     ("method", "settings", "said"),
     [
         ("mebp", {}, "no gradient goes through inputs that are rounded"),
-        ("prge", {"split": "layers", "compute": "bf16"}, "compute=bf16 rounds the same inputs"),
-        ("prge", {"split": "layers", "weights": "int8"}, "frozen int4 weights"),
+        (
+            "prge",
+            {"granularity": "layer", "compute": "bf16"},
+            "compute=bf16 rounds the same inputs",
+        ),
+        ("prge", {"granularity": "layer", "weights": "int8"}, "frozen int4 weights"),
         ("mezo", {"train": "full"}, "frozen int4 weights"),
     ],
 )

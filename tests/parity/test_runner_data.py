@@ -37,7 +37,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_a_run_is_that_of_the_command_line(compiler: Compiler, data: Path, tmp_path: Path) -> None:
-    bundle = compiler.bundle("llama", "mebp", lora__targets="all-linear", generate="on")
+    bundle = compiler.bundle("llama", "mebp", lora__target_modules="all-linear", generate=True)
     expected = Bundle.open(bundle).train(data, state=tmp_path / "ours", steps=6)
     found = ran("train", bundle, "--data", data, "--state", tmp_path / "runner", "--steps", 6)
     assert found["losses"] == expected.losses and found["shortened"] == expected.shortened > 0
@@ -51,7 +51,7 @@ def test_a_run_is_that_of_the_command_line(compiler: Compiler, data: Path, tmp_p
 def test_data_that_cannot_be_used_leaves_no_state(
     compiler: Compiler, data: Path, tmp_path: Path
 ) -> None:
-    bundle = compiler.bundle("llama", "mebp", lora__targets="all-linear", generate="on")
+    bundle = compiler.bundle("llama", "mebp", lora__target_modules="all-linear", generate=True)
     run = ("--state", tmp_path / "state", "--steps", 3)
     for more, part in (((), "no 'completion'"), (("--set", "loss=choices"), "no 'choices'")):
         if not more:

@@ -22,7 +22,7 @@ PROMPT = "The film is a warm and café"
 
 @pytest.fixture(scope="module")
 def bundle(compiler: Compiler) -> Path:
-    return compiler.bundle("llama", "mebp", lora__targets="all-linear", generate="on")
+    return compiler.bundle("llama", "mebp", lora__target_modules="all-linear", generate=True)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def state(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ran(bundle: Path, *arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-    line = [RUNNER, "generate", "--bundle", bundle, "--max-tokens", "16", *arguments]
+    line = [RUNNER, "generate", "--bundle", bundle, "--max-new-tokens", "16", *arguments]
     done = subprocess.run(list(map(str, line)), capture_output=True, text=True, timeout=120)
     assert done.returncode == code, done.stderr
     return done
@@ -49,14 +49,14 @@ def test_texts_are_those_of_python(bundle: Path, state: Path, tmp_path: Path) ->
         (["--state", state, *drawn], {"state": state, "sampling": sampling}),
     ]
     for arguments, options in cases:
-        expected = opened.generate(PROMPT, max_tokens=16, **options).as_dict()
+        expected = opened.generate(PROMPT, max_new_tokens=16, **options).as_dict()
         found = json.loads(ran(bundle, "--prompt", PROMPT, *arguments, "--json").stdout)
         assert found.keys() == expected.keys()
         for key in ("text", "tokens", "prompt_tokens", "stop"):
             assert found[key] == expected[key]
     stop = expected["text"][4:7]
     options = {"state": state, "sampling": sampling, "stop": ["nothing of it", stop]}
-    expected = opened.generate(PROMPT, max_tokens=16, **options).as_dict()
+    expected = opened.generate(PROMPT, max_new_tokens=16, **options).as_dict()
     more = ["--stop", "nothing of it", "--stop", stop]
     done = ran(bundle, "--prompt", PROMPT, "--state", state, *drawn, *more)
     assert done.stdout.startswith(expected["text"] + "\n")
@@ -64,7 +64,9 @@ def test_texts_are_those_of_python(bundle: Path, state: Path, tmp_path: Path) ->
 
 
 def test_a_message_is_answered(bundle: Path) -> None:
-    expected = Bundle.open(bundle).generate([{"role": "user", "content": "Hello"}], max_tokens=16)
+    expected = Bundle.open(bundle).generate(
+        [{"role": "user", "content": "Hello"}], max_new_tokens=16
+    )
     found = json.loads(ran(bundle, "--prompt", "Hello", "--chat", "--json").stdout)
     assert found["tokens"] == expected.tokens
 

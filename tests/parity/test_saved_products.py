@@ -16,12 +16,12 @@ from tests.support.sessions import write_examples
 from tests.support.tiers import slow_after
 
 pytestmark = pytest.mark.parity
-ALL: dict[str, Any] = {"lora__targets": "all-linear"}
+ALL: dict[str, Any] = {"lora__target_modules": "all-linear"}
 STEPS = 4
 
 
 def trained(
-    bundle: Path, folder: Path, keep_mb: int
+    bundle: Path, folder: Path, activation_cache_mb: int
 ) -> tuple[list[float], dict[str, bytes], set[str]]:
     """Losses, adapters with moments, and the programs that ran, of steps on rows of unequal lengths."""
     tokens = [
@@ -41,7 +41,7 @@ def trained(
         "--steps",
         STEPS,
         "--set",
-        f"keep_mb={keep_mb}",
+        f"activation_cache_mb={activation_cache_mb}",
     )
     found = ran("train", bundle, *arguments, "--timings")
     (snapshot,) = state.glob("snapshot-*.safetensors")
@@ -56,7 +56,7 @@ def trained(
         [
             ("llama", {"weights": "int4"}),
             ("gemma3", {"weights": "fp32"}),
-            ("gpt2", {"weights": "int8", "lora__targets": "attention"}),
+            ("gpt2", {"weights": "int8", "lora__target_modules": "attention"}),
             ("bloom", {"weights": "int4"}),
             ("olmo2", {"weights": "fp32", "lora__dropout": 0.2}),
             ("bert", {"weights": "int4"}),
@@ -78,6 +78,8 @@ def test_the_same_bits(
 def test_parity_where_results_are_saved(compiler: Compiler) -> None:
     """Against autograd over the same dequantized weights; 256 MB is the default on this target."""
     bundle = compiler.bundle("llama", "mebp", weights="int4", **ALL)
-    assert json.loads((bundle / "manifest.json").read_text())["settings"]["keep_mb"] == 256
+    assert (
+        json.loads((bundle / "manifest.json").read_text())["settings"]["activation_cache_mb"] == 256
+    )
     report = passed(bundle, 4)
     assert report["max_relative_gradient_error"] <= 1e-4

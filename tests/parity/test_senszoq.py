@@ -25,7 +25,7 @@ from zoexport.trained.sparse import places_of
 
 pytestmark = pytest.mark.parity
 ARCHITECTURES = ("llama_tied", "qwen2", "gemma3", "opt", "phi3", "gpt2", "olmo2", "cohere2")
-INT4 = {"weights": "int4", "lr": 1e-3, "eps": 1e-2}
+INT4 = {"weights": "int4", "learning_rate": 1e-3, "eps": 1e-2}
 
 
 @pytest.mark.slow
@@ -36,14 +36,14 @@ INT4 = {"weights": "int4", "lr": 1e-3, "eps": 1e-2}
     ),
 )
 def test_twenty_steps_over_int4(compiler: Compiler, name: str, queries: int) -> None:
-    report = passed(compiler.bundle(name, "senszoq", queries=queries, **INT4), 20)
+    report = passed(compiler.bundle(name, "senszoq", num_queries=queries, **INT4), 20)
     assert report["max_relative_loss_error"] <= 1e-4
 
 
 @pytest.mark.parametrize("name", slow_after(1, ["gemma3", "llama_tied"]))
 def test_twenty_steps_in_mlx(compiler: Compiler, name: str) -> None:
     """Noise is an input, and the sparse product a gather and a scatter."""
-    report = passed(compiler.bundle(name, "senszoq", "ios-mlx", queries=2, **INT4), 20)
+    report = passed(compiler.bundle(name, "senszoq", "ios-mlx", num_queries=2, **INT4), 20)
     assert report["max_relative_loss_error"] <= 1e-4
 
 
@@ -57,7 +57,7 @@ def test_twenty_steps_in_mlx(compiler: Compiler, name: str) -> None:
 def test_steps_in_core_ml(compiler: Compiler, name: str, settings: dict[str, Any]) -> None:
     """Noise is an input, and the places are constants."""
     report = passed(
-        compiler.bundle(name, "senszoq", "ios-coreml", queries=2, **INT4, **settings), steps=6
+        compiler.bundle(name, "senszoq", "ios-coreml", num_queries=2, **INT4, **settings), steps=6
     )
     assert report["max_relative_loss_error"] <= (1e-4 if settings else 5e-3)
     assert report["max_relative_state_error"] == 0
@@ -69,19 +69,21 @@ def test_steps_in_core_ml(compiler: Compiler, name: str, settings: dict[str, Any
         1,
         [
             {"weights": "fp32"},
-            {"weights": "int8", "loss": "choices", "batch": 2},
-            {"accumulate": 3, "batch": 1, "weights": "int4"},
+            {"weights": "int8", "loss": "choices", "batch_size": 2},
+            {"gradient_accumulation_steps": 3, "batch_size": 1, "weights": "int4"},
         ],
     ),
     ids=lambda settings: ",".join(settings),
 )
 def test_settings(compiler: Compiler, settings: dict[str, Any]) -> None:
-    passed(compiler.bundle("gemma3", "senszoq", queries=2, lr=1e-3, **settings), steps=6)
+    passed(
+        compiler.bundle("gemma3", "senszoq", num_queries=2, learning_rate=1e-3, **settings), steps=6
+    )
 
 
 def test_the_state_is_small(compiler: Compiler, tmp_path: Path) -> None:
     """Two copies of fp16 in memory and an index of 32 bits: at most 10 bytes a chosen weight."""
-    bundle = compiler.bundle("llama_tied", "senszoq", queries=2, **INT4)
+    bundle = compiler.bundle("llama_tied", "senszoq", num_queries=2, **INT4)
     manifest = read_manifest(bundle)
     (slot,) = manifest["state"]
     count = sum(len(places) for places in places_of(bundle, manifest).values())
@@ -96,7 +98,7 @@ def test_the_state_is_small(compiler: Compiler, tmp_path: Path) -> None:
 
 
 def test_dense_weights_are_zero_where_weights_are_chosen(compiler: Compiler) -> None:
-    bundle = compiler.bundle("llama_tied", "senszoq", queries=2, lr=1e-3)
+    bundle = compiler.bundle("llama_tied", "senszoq", num_queries=2, learning_rate=1e-3)
     dense = load_file(bundle / "weights.safetensors")
     loaded = models.load(models.resolve(str(compiler.model("llama_tied"))))
     values = load_file(bundle / "adapter.safetensors")["sparse.values"]
@@ -119,7 +121,7 @@ def test_a_merged_model_has_the_trained_weights(
     compiler: Compiler, tmp_path: Path, name: str
 ) -> None:
     """Over fp32 it says what the session says."""
-    bundle = compiler.bundle(name, "senszoq", queries=2, lr=1e-2)
+    bundle = compiler.bundle(name, "senszoq", num_queries=2, learning_rate=1e-2)
     state = trained(bundle, tmp_path / "state", 5)
     export_adapter(bundle, state=state, kind="hf", output=tmp_path / "hf", force=False)
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "hf").eval()
@@ -139,7 +141,7 @@ def test_a_merged_model_has_the_trained_weights(
 
 
 def test_what_left_comes_back(compiler: Compiler, tmp_path: Path) -> None:
-    bundle = compiler.bundle("llama_tied", "senszoq", queries=2, **INT4)
+    bundle = compiler.bundle("llama_tied", "senszoq", num_queries=2, **INT4)
     state = trained(bundle, tmp_path / "state", 5)
     out = tmp_path / "out"
     assert (
@@ -162,8 +164,8 @@ def test_what_left_comes_back(compiler: Compiler, tmp_path: Path) -> None:
 
 def test_what_core_ml_trained_leaves_too(compiler: Compiler, tmp_path: Path) -> None:
     """Programs have the places inside, and the weights' file of the bundle has nothing else."""
-    bundle = compiler.bundle("llama_tied", "senszoq", "ios-coreml", queries=2, **INT4)
-    other = compiler.bundle("llama_tied", "senszoq", queries=2, **INT4)
+    bundle = compiler.bundle("llama_tied", "senszoq", "ios-coreml", num_queries=2, **INT4)
+    other = compiler.bundle("llama_tied", "senszoq", num_queries=2, **INT4)
     assert [*load_file(bundle / "weights.safetensors")] == ["sparse.places"]
     files = []
     for number, one in enumerate((bundle, other)):
@@ -174,10 +176,10 @@ def test_what_core_ml_trained_leaves_too(compiler: Compiler, tmp_path: Path) -> 
 
 
 def test_what_cannot_come_in(compiler: Compiler, tmp_path: Path) -> None:
-    bundle = compiler.bundle("llama_tied", "senszoq", queries=2, **INT4)
+    bundle = compiler.bundle("llama_tied", "senszoq", num_queries=2, **INT4)
     out = tmp_path / "out"
     export_adapter(bundle, state=None, kind="sparse", output=out, force=False)
-    other = compiler.bundle("llama", "senszoq", queries=2, **INT4)
+    other = compiler.bundle("llama", "senszoq", num_queries=2, **INT4)
     with pytest.raises(StateError, match="weights of the model"):
         import_adapter(other, adapter=out, kind="sparse", state=tmp_path / "s", force=False)
     with pytest.raises(ConfigError, match="a whole model"):

@@ -27,7 +27,7 @@ from zoexport.tools.bench.workload import examples_file
 from zoexport.tools.plan import plan_training
 
 pytestmark = pytest.mark.parity
-FULL = {"train": "full", "lr": 1e-3, "eps": 1e-2}
+FULL = {"train": "full", "learning_rate": 1e-3, "eps": 1e-2}
 PERTURBATIONS = ("1,1", "2,4")
 
 
@@ -69,7 +69,12 @@ def test_in_mlx(compiler: Compiler, settings: dict[str, Any]) -> None:
 
 
 def test_choices_and_several_batches(compiler: Compiler) -> None:
-    settings = {"loss": "choices", "choices": "mean", "accumulate": 3, "batch": 2}
+    settings = {
+        "loss": "choices",
+        "choices": "mean",
+        "gradient_accumulation_steps": 3,
+        "batch_size": 2,
+    }
     settings |= {"perturbations": "2,1"}
     compare(compiler.bundle("qwen2", "spzo", weights="int8", **settings), steps=4)
 
@@ -80,7 +85,7 @@ def test_gradients_are_those_of_the_losses(compiler: Compiler) -> None:
     bundle = compiler.bundle("llama_tied", "spzo", split="head", perturbations="2,4", **FULL)
     with Session.open(bundle) as session:
         (step,) = take_steps(session, bundle, 1)
-        assert session.info.queries == first * (1 + 2 * second) == len(step.gradients)
+        assert session.info.num_queries == first * (1 + 2 * second) == len(step.gradients)
     losses = np.array(step.losses).reshape(first, 2, second, 2)
     early = (losses[:, 0].mean((1, 2)) - losses[:, 1].mean((1, 2))) / (2 * eps)
     late = (losses[..., 0] - losses[..., 1]).ravel() / (2 * eps)
@@ -125,7 +130,7 @@ def test_operations_are_the_papers(compiler: Compiler, split: str) -> None:
     hidden = config.num_attention_heads * SEQ * (SEQ - 1) // 2 * 2 * 2 * config.head_dim * rows
     whole -= config.num_hidden_layers * hidden
     late -= 0 if split == "head" else hidden
-    settings = {"seq_len": SEQ, "batch": rows, "split": split, "perturbations": "2,4"}
+    settings = {"max_length": SEQ, "batch_size": rows, "split": split, "perturbations": "2,4"}
     planned = plan_training(
         str(compiler.model("llama_tied")),
         method="spzo",
@@ -141,7 +146,7 @@ def test_operations_are_the_papers(compiler: Compiler, split: str) -> None:
     ("settings", "found"),
     [
         ({"split": "head"}, "nothing to train after it"),
-        ({"split": "layer:1", "lora__layers": "last:1"}, "nothing to train before it"),
+        ({"split": "layer:1", "lora__layers_to_transform": "last:1"}, "nothing to train before it"),
         ({"split": "layer:2", **FULL}, "a model of 2 layers"),
         ({"split": "last:2", **FULL}, "a model of 2 layers"),
         ({"split": "middle"}, "no place in a model"),
@@ -201,9 +206,11 @@ def test_another_models_weights_are_refused(compiler: Compiler, tmp_path: Path) 
 def test_memory_is_that_of_one_copy_and_what_is_kept(compiler: Compiler, tmp_path: Path) -> None:
     """At most MeZO's, the first block's output and 5 %."""
     rows, length = 16, 128
-    settings = {"seq_len": length, "batch": rows, "weights": "int4"}
+    settings = {"max_length": length, "batch_size": rows, "weights": "int4"}
     bundles = {
-        "mezo": compiler.bundle("llama_tied", "mezo", split="layers", queries=1, **settings),
+        "mezo": compiler.bundle(
+            "llama_tied", "mezo", granularity="layer", num_queries=1, **settings
+        ),
         "spzo": compiler.bundle("llama_tied", "spzo", perturbations="2,4", **settings),
     }
     examples = examples_file(tmp_path, Shape(length, rows, 1), VOCAB_SIZE)
@@ -233,7 +240,9 @@ def test_levels_that_do_not_belong_to_the_bundle_are_refused(
 
 
 def test_losses_fall(compiler: Compiler) -> None:
-    bundle = compiler.bundle("llama_tied", "spzo", perturbations="2,4", weights="int4", lr=0.1)
+    bundle = compiler.bundle(
+        "llama_tied", "spzo", perturbations="2,4", weights="int4", learning_rate=0.1
+    )
     with Session.open(bundle) as session:
         losses = [step.loss for step in take_steps(session, bundle, 200)]
     assert np.mean(losses[-20:]) < 0.75 * losses[0]

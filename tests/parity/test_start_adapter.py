@@ -23,12 +23,17 @@ from zoexport.core.errors import ConfigError, StateError
 from zoexport.session import Dataset, Session
 
 pytestmark = pytest.mark.parity
-SETTINGS: dict[str, Any] = {"seq_len": SEQ, "batch": 3, "weights": "fp32", "generate": "off"}
+SETTINGS: dict[str, Any] = {
+    "max_length": SEQ,
+    "batch_size": 3,
+    "weights": "fp32",
+    "generate": False,
+}
 PLAIN = {"r": 5, "lora_alpha": 7, "target_modules": ["v_proj", "down_proj"], "lora_dropout": 0.1}
 CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("llama_tied", "mebp", PLAIN, {}),
     ("llama_tied", "prge", PLAIN, {}),
-    ("llama_tied", "prge", PLAIN, {"split": "layers"}),
+    ("llama_tied", "prge", PLAIN, {"granularity": "layer"}),
     (
         "qwen2",
         "mebp",
@@ -95,7 +100,7 @@ def test_the_loss_is_pefts(
         **SETTINGS,
         **more,
     )
-    assert bundle.settings["lora.rank"] == given["r"]
+    assert bundle.settings["lora.r"] == given["r"]
     with Session.open(bundle.path) as session:
         assert our_loss(session) == pytest.approx(expected, abs=2e-5)
     passed(bundle.path, 3)
@@ -113,7 +118,7 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_int4_weights_and_text(compiler: Compiler, adapter: Path, tmp_path: Path) -> None:
     """Switched off, the adapter is away: the text is that of a bundle that never had one."""
     model = compiler.model("llama_tied")
-    chosen = {**SETTINGS, "weights": "int4", "generate": "on", "generate_context": 64}
+    chosen = {**SETTINGS, "weights": "int4", "generate": True, "generate_context": 64}
     start = zoexport.compile(
         model, method="mebp", output=tmp_path / "start", adapter=adapter, **chosen
     )
@@ -122,12 +127,12 @@ def test_int4_weights_and_text(compiler: Compiler, adapter: Path, tmp_path: Path
         model, method="mebp", output=tmp_path / "plain", by_key=settings, **chosen
     )
     prompt = "The film is"
-    texts = [one.generate(prompt, max_tokens=12).tokens for one in (start, plain)]
+    texts = [one.generate(prompt, max_new_tokens=12).tokens for one in (start, plain)]
     assert texts[0] != texts[1]
     with start.generator() as generator:
-        without = generator.generate(prompt, off=True, max_tokens=12)
+        without = generator.generate(prompt, off=True, max_new_tokens=12)
         assert tuple(without["tokens"]) == tuple(texts[1])
-        with_it = generator.generate(prompt, max_tokens=12)
+        with_it = generator.generate(prompt, max_new_tokens=12)
         assert tuple(with_it["tokens"]) == tuple(texts[0])
 
 
@@ -136,19 +141,29 @@ def test_the_same_setting_may_be_said_and_another_is_one_message(
 ) -> None:
     model, output = compiler.model("llama_tied"), tmp_path / "bundle"
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text("method: mebp\nlora.rank: 16\nlora.layers: last:1\n")
-    by_key = {"lora.rank": "5", "lora.targets": "down_proj, v_proj"}
+    recipe.write_text("method: mebp\nlora.r: 16\nlora.layers_to_transform: last:1\n")
+    by_key = {"lora.r": "5", "lora.target_modules": "down_proj, v_proj"}
     bundle = zoexport.compile(
         model, output=output, adapter=adapter, recipe=recipe, by_key=by_key, **SETTINGS
     )
-    found = {key: bundle.settings[f"lora.{key}"] for key in ("rank", "alpha", "layers")}
-    assert found == {"rank": 5, "alpha": 7.0, "layers": "all"}
-    other = {"lora.rank": 8, "lora.alpha": "7.5", "lora.targets": "q_proj", "lora.layers": "last:1"}
+    found = {key: bundle.settings[f"lora.{key}"] for key in ("r", "alpha", "layers_to_transform")}
+    assert found == {"r": 5, "alpha": 7.0, "layers_to_transform": "all"}
+    other = {
+        "lora.r": 8,
+        "lora.alpha": "7.5",
+        "lora.target_modules": "q_proj",
+        "lora.layers_to_transform": "last:1",
+    }
     with pytest.raises(ConfigError) as error:
         zoexport.compile(
             model, method="mebp", output=tmp_path / "no", adapter=adapter, by_key=other, **SETTINGS
         )
-    for part in ("lora.rank=8", "lora.alpha=7.5", "lora.targets=q_proj", "lora.layers=last:1"):
+    for part in (
+        "lora.r=8",
+        "lora.alpha=7.5",
+        "lora.target_modules=q_proj",
+        "lora.layers_to_transform=last:1",
+    ):
         assert part in error.value.where
     with pytest.raises(ConfigError, match="a LoraConfig beside an adapter"):
         zoexport.compile(model, adapter=adapter, lora=LoraConfig(), output=tmp_path / "no")
@@ -188,7 +203,7 @@ def test_settings_of_a_pickled_adapter(adapter: Path, tmp_path: Path) -> None:
     weights.unlink()
     assert start_settings(pickled) == expected
     _describe(pickled, target_modules=".*(v|down)_proj")  # so that the names are read from the file
-    assert "model.layers.0.self_attn.v_proj" in start_settings(pickled)["lora.targets"]
+    assert "model.layers.0.self_attn.v_proj" in start_settings(pickled)["lora.target_modules"]
 
 
 def _without_weights(folder: Path) -> None:

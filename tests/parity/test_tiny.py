@@ -64,7 +64,7 @@ def test_fp32(compiler: Compiler, name: str) -> None:
 
 @pytest.mark.parametrize(("queries", "batch"), slow_after(1, [(4, 1), (1, 3), (1, 1)]))
 def test_queries_and_batches(compiler: Compiler, queries: int, batch: int) -> None:
-    report = compare(compiler.bundle("llama", queries=queries, batch=batch))
+    report = compare(compiler.bundle("llama", num_queries=queries, batch_size=batch))
     assert report["passed"] is True
     assert report["bounds"] == {
         "loss": 1e-4,
@@ -83,7 +83,11 @@ def test_mezo(compiler: Compiler) -> None:
 
 def test_last_layers_and_all_linear_with_choices(compiler: Compiler) -> None:
     bundle = compiler.bundle(
-        "qwen2", lora__targets="all-linear", lora__layers="last:1", loss="choices", lora__alpha=8
+        "qwen2",
+        lora__target_modules="all-linear",
+        lora__layers_to_transform="last:1",
+        loss="choices",
+        lora__alpha=8,
     )
     assert compare(bundle)["passed"] is True
 
@@ -116,7 +120,7 @@ def test_a_wrong_reference_fails(compiler: Compiler, monkeypatch: pytest.MonkeyP
 
 
 def test_the_dump_shows_the_update(compiler: Compiler, tmp_path: Path) -> None:
-    """B moves by exactly -lr/q * sum of g_j z_j over the queries of the session's step before, on both sides."""
+    """B moves by exactly -rate/q * sum of g_j z_j over the queries of the session's step before, on both sides."""
     compare(compiler.bundle("llama"), steps=3, dump=tmp_path / "dump")
     names = sorted(path.name for path in (tmp_path / "dump").iterdir())
     assert names == [
@@ -159,16 +163,18 @@ def test_every_bound_has_a_reason() -> None:
         assert len(reason) > 40
 
 
-@pytest.mark.parametrize("split", slow_after(1, ["layers", "whole"]))
-def test_forward_differences(compiler: Compiler, split: str) -> None:
+@pytest.mark.parametrize("granularity", slow_after(1, ["layer", "model"]))
+def test_forward_differences(compiler: Compiler, granularity: str) -> None:
     """MeZO with one unperturbed loss a step in place of one side of every pair."""
-    bundle = compiler.bundle("llama", "mezo", queries=3, split=split, difference="forward")
+    bundle = compiler.bundle(
+        "llama", "mezo", num_queries=3, granularity=granularity, difference="forward"
+    )
     report = compare(bundle)
     assert report["max_relative_loss_error"] <= 1e-4
     assert report["max_relative_state_error"] <= 1e-3
     assert report["passed"] is True
     # Three of a pair's six losses are not computed, and one is added.
-    central = compiler.bundle("llama", "mezo", queries=3, split=split)
+    central = compiler.bundle("llama", "mezo", num_queries=3, granularity=granularity)
     steps = {path: session_losses(path) for path in (bundle, central)}
     assert [len(losses) for losses in steps.values()] == [4, 6]
     np.testing.assert_allclose(steps[bundle][1:], steps[central][::2], rtol=1e-6)

@@ -26,12 +26,15 @@ pytestmark = pytest.mark.parity
         2,
         [
             ("llama", {}),
-            ("qwen2", {"split": "layers", "queries": 3, "lora__targets": "all-linear"}),
-            ("llama", {"queries": 2, "batch": 1}),
+            (
+                "qwen2",
+                {"granularity": "layer", "num_queries": 3, "lora__target_modules": "all-linear"},
+            ),
+            ("llama", {"num_queries": 2, "batch_size": 1}),
             ("opt", {}),
-            ("gpt2", {"split": "layers", "loss": "choices"}),
+            ("gpt2", {"granularity": "layer", "loss": "choices"}),
             ("phi3", {"weights": "int4"}),
-            ("gemma3", {"weights": "int4", "split": "layers"}),
+            ("gemma3", {"weights": "int4", "granularity": "layer"}),
             ("falcon", {}),
         ],
     ),
@@ -56,12 +59,12 @@ def test_the_manifest_states_the_plan(
     assert run(["inspect", str(compiler.bundle("llama", "fzoo"))]) == 0
     shown = capsys.readouterr().out
     assert "7 rademacher directions, forward differences over their deviation" in shown
-    for split, copies in (("whole", 8), ("layers", 1)):
-        bundle = zoexport.Bundle.open(compiler.bundle("llama", "fzoo", split=split))
+    for granularity, copies in (("model", 8), ("layer", 1)):
+        bundle = zoexport.Bundle.open(compiler.bundle("llama", "fzoo", granularity=granularity))
         assert bundle.manifest["copies"] == copies
         assert bundle.manifest["step"] == {
             "levels": [{"begin": 0, "directions": 7, "difference": "forward"}],
-            "copies": "call" if split == "whole" else "stage",
+            "copies": "call" if granularity == "model" else "stage",
             "noise": "rademacher",
             "divisor": "deviation",
         }
@@ -69,7 +72,7 @@ def test_the_manifest_states_the_plan(
 
 @pytest.mark.parametrize("algorithm", slow_after(1, ["replay", "decomfl"]))
 def test_a_federation_replays_it(compiler: Compiler, tmp_path: Path, algorithm: str) -> None:
-    bundle = compiler.bundle("llama", "fzoo", queries=2)
+    bundle = compiler.bundle("llama", "fzoo", num_queries=2)
     terms = terms_of(bundle, algorithm)
     assert (terms.scalars, terms.difference) == (2, "forward")
     check_two_rounds(bundle, tmp_path, terms)
@@ -79,5 +82,5 @@ def test_what_has_no_pairs_is_refused(compiler: Compiler) -> None:
     bundle = compiler.bundle("llama", "fzoo")
     with pytest.raises(ConfigError, match="forward differences, of the method fzoo"):
         compare_signs(bundle, queries=2, progress=lambda *_: None)
-    with pytest.raises(ConfigError, match="queries"):
-        compiler.bundle("llama", "fzoo", queries=1)
+    with pytest.raises(ConfigError, match="num_queries"):
+        compiler.bundle("llama", "fzoo", num_queries=1)

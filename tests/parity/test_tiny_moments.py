@@ -30,8 +30,8 @@ def bundle_of(
     compiler: Compiler, method: str, optimizer: str, name: str = "llama", **settings: Any
 ) -> Path:
     """Of programs of layers, with fewer steps in a moment than the tests take."""
-    given = {"horizon": 4, "lr": 1e-3, "queries": 2, **settings}
-    return compiler.bundle(name, method, split="layers", optimizer=optimizer, **given)
+    given = {"horizon": 4, "learning_rate": 1e-3, "num_queries": 2, **settings}
+    return compiler.bundle(name, method, granularity="layer", optimizer=optimizer, **given)
 
 
 @pytest.mark.parametrize(
@@ -44,10 +44,10 @@ def bundle_of(
             (
                 "qwen2",
                 "mezo",
-                {"optimizer": "adam", "lora__rank": 3, "lora__targets": "all-linear"},
+                {"optimizer": "adam", "lora__r": 3, "lora__target_modules": "all-linear"},
             ),
             ("gemma3", "fzoo", {"optimizer": "adam", "weights": "int4"}),
-            ("opt", "prge", {"optimizer": "momentum", "queries": 4, "loss": "choices"}),
+            ("opt", "prge", {"optimizer": "momentum", "num_queries": 4, "loss": "choices"}),
             ("phi3", "mezo", {"optimizer": "adam", "difference": "forward"}),
         ],
     ),
@@ -55,7 +55,13 @@ def bundle_of(
 def test_states_are_the_references(
     compiler: Compiler, name: str, method: str, settings: dict[str, Any]
 ) -> None:
-    given = {"split": "layers", "horizon": 4, "queries": 2, "lr": 1e-3, **settings}
+    given = {
+        "granularity": "layer",
+        "horizon": 4,
+        "num_queries": 2,
+        "learning_rate": 1e-3,
+        **settings,
+    }
     report = passed(compiler.bundle(name, method, **given), 8)
     # With a power of two of queries, by which a division does not round.
     assert report["max_relative_state_error"] == 0
@@ -67,7 +73,7 @@ def test_states_are_the_references(
         1,
         [
             ("llama", "prge", {}),
-            ("qwen2", "fzoo", {"lora__rank": 3, "lora__targets": "all-linear", "beta1": 0.5}),
+            ("qwen2", "fzoo", {"lora__r": 3, "lora__target_modules": "all-linear", "beta1": 0.5}),
             ("gemma3", "mezo", {"weights": "int4", "horizon": 1}),
         ],
     ),
@@ -82,7 +88,7 @@ def test_states_of_muon_differ_by_roundings(
 
 
 def test_another_number_of_queries_differs_by_roundings(compiler: Compiler) -> None:
-    bundle = bundle_of(compiler, "prge", "adam", queries=3)
+    bundle = bundle_of(compiler, "prge", "adam", num_queries=3)
     report = passed(bundle, 6)
     assert report["max_relative_state_error"] < 1e-6
 

@@ -30,7 +30,7 @@ ARCHITECTURES = (
     "cohere2",
 )
 """The unit tier has the gradients of all of them, before they are lowered."""
-ALL = {"lora__targets": "all-linear", "weights": "int4"}
+ALL = {"lora__target_modules": "all-linear", "weights": "int4"}
 
 
 @pytest.mark.slow
@@ -51,12 +51,16 @@ def test_gradients_over_other_weights(compiler: Compiler, weights: str) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"batch": 1, "accumulate": 4},
-        {"batch": 2, "accumulate": 2, "loss": "choices"},
-        {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.1, "clip": 0},
+        {"batch_size": 1, "gradient_accumulation_steps": 4},
+        {"batch_size": 2, "gradient_accumulation_steps": 2, "loss": "choices"},
+        {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.1, "max_grad_norm": 0},
         {"checkpoint_every": 2, "weight_decay": 0.01},
-        {"lora__targets": "attention", "lora__layers": "last:1", "lora__alpha": 8},
-        {"seq_len": 48, "batch": 1, "accumulate": 3},
+        {
+            "lora__target_modules": "attention",
+            "lora__layers_to_transform": "0",
+            "lora__alpha": 8,
+        },
+        {"max_length": 48, "batch_size": 1, "gradient_accumulation_steps": 3},
     ],
     ids=lambda settings: ",".join(settings),
 )
@@ -69,23 +73,25 @@ def test_settings_of_mebp(compiler: Compiler, settings: dict[str, Any]) -> None:
     slow_after(
         1,
         [
-            ("llama_tied", {"queries": 3}),
-            ("gemma3", {"difference": "forward", "accumulate": 2}),
-            ("gpt2", {"batch": 1, "seq_len": 31}),
+            ("llama_tied", {"num_queries": 3}),
+            ("gemma3", {"difference": "forward", "gradient_accumulation_steps": 2}),
+            ("gpt2", {"batch_size": 1, "max_length": 31}),
             ("roberta", {"loss": "choices"}),
         ],
     ),
 )
 def test_mezo_on_all_weights(compiler: Compiler, name: str, settings: dict[str, Any]) -> None:
     """Every parameter is a slot, a tied one also one."""
-    report = passed(compiler.bundle(name, "mezo", train="full", lr=1e-3, eps=1e-2, **settings))
+    report = passed(
+        compiler.bundle(name, "mezo", train="full", learning_rate=1e-3, eps=1e-2, **settings)
+    )
     assert report["max_relative_state_error"] <= 1e-6
 
 
 @pytest.mark.parametrize("method", slow_after(1, ["prge", "mezo"]))
 @pytest.mark.parametrize("weights", slow_after(1, ["int4", "fp32"]))
 def test_zeroth_order_over_layers(compiler: Compiler, method: str, weights: str) -> None:
-    bundle = compiler.bundle("qwen2", method, split="layers", queries=2, weights=weights)
+    bundle = compiler.bundle("qwen2", method, granularity="layer", num_queries=2, weights=weights)
     programs = json.loads((bundle / "manifest.json").read_text())["programs"]
     assert {program["family"] for program in programs} == {"embedding", "layer.0", "head"}
     passed(bundle, steps=10)
@@ -94,9 +100,9 @@ def test_zeroth_order_over_layers(compiler: Compiler, method: str, weights: str)
 def test_split_and_whole_programs_take_the_same_steps(compiler: Compiler) -> None:
     """Same noise, same batches: what differs is where floats are rounded."""
     losses = []
-    for split in ("whole", "layers"):
+    for granularity in ("model", "layer"):
         with (
-            Session.open(compiler.bundle("llama", "prge", split=split)) as session,
+            Session.open(compiler.bundle("llama", "prge", granularity=granularity)) as session,
             _data() as data,
         ):
             losses.append([session.step(data, [0, 1, 2]).losses for _ in range(5)])
@@ -105,7 +111,9 @@ def test_split_and_whole_programs_take_the_same_steps(compiler: Compiler) -> Non
 
 def test_lengths_are_chosen_by_the_longest_row(compiler: Compiler) -> None:
     bundle = compiler.bundle(
-        "gemma3", "mebp", **{**ALL, "seq_len": 48, "batch": 1, "accumulate": 3}
+        "gemma3",
+        "mebp",
+        **{**ALL, "max_length": 48, "batch_size": 1, "gradient_accumulation_steps": 3},
     )
     manifest = json.loads((bundle / "manifest.json").read_text())
     assert manifest["lengths"] == row_lengths(48) == [32, 48]
@@ -114,11 +122,11 @@ def test_lengths_are_chosen_by_the_longest_row(compiler: Compiler) -> None:
 
 def test_one_sgd_step_is_minus_lr_times_the_gradient(compiler: Compiler, tmp_path: Path) -> None:
     """As the exported PEFT adapter has it."""
-    bundle = compiler.bundle("llama", "mebp", **{**ALL, "optimizer": "sgd", "clip": 0})
+    bundle = compiler.bundle("llama", "mebp", **{**ALL, "optimizer": "sgd", "max_grad_norm": 0})
     before = _exported(bundle, None, tmp_path / "before")
     with Session.open(bundle) as session, _data() as data:
         session.attach(tmp_path / "state")
-        session.configure(lr=0.5)
+        session.configure(learning_rate=0.5)
         session.step(data, [0, 1, 2])
         gradients = {
             slot.name: np.frombuffer(

@@ -49,7 +49,7 @@ def test_steps(golden_case: Path, examples: Dataset, run: dict[str, Any]) -> Non
             step = session.step(examples, batch)
             assert step.losses == pytest.approx(losses, rel=FILE["tolerances"]["loss"])
             record = session.record(number)
-            assert bits([record.lr]) == [run["rates"][number]]
+            assert bits([record.learning_rate]) == [run["rates"][number]]
             pairs = (
                 zip(step.losses[::2], step.losses[1::2], strict=True) if run["gradients"] else ()
             )

@@ -107,7 +107,7 @@ def test_program_that_ends_the_process_is_refused(
 def test_a_prompt_shorter_than_the_row_is_compared_at_its_end(
     compiler: Compiler, tmp_path: Path
 ) -> None:
-    settings = {"generate": "on", "generate__context": 16}
+    settings = {"generate": True, "generate__context": 16}
     result = compile_tiny(compiler.model(MODEL), tmp_path / "bundle", verify=True, **settings)
     assert result["verified"]["passed"]
 
@@ -149,7 +149,7 @@ def test_unsigned_bundle_is_verified_where_keys_are_required(
 def test_weights_that_do_not_fit_are_not_compared(compiler: Compiler) -> None:
     from zoexport import models
 
-    bundle = compiler.bundle(MODEL, "quzo", weights="int4", queries="1")
+    bundle = compiler.bundle(MODEL, "quzo", weights="int4", num_queries="1")
     loaded = models.load(models.resolve(str(compiler.model(MODEL))), lazy=True)
     found = parity_short.prove(bundle, loaded, loaded.weights, 0.0, lambda *_: None)
     assert found.loss is None

@@ -80,7 +80,7 @@ def examples(data: Part, numbers: Sequence[int]) -> list[Example]:
 
 def config_of(method: str, **settings: str) -> Any:
     named = {key.replace("__", "."): value for key, value in settings.items()}
-    common = {"loss": "choices", "seq_len": "16", "batch": str(BATCH)}
+    common = {"loss": "choices", "max_length": "16", "batch_size": str(BATCH)}
     return parse(methods.get(method).config, {**common, **named})
 
 
@@ -114,9 +114,9 @@ def follow(runs: Runs, reference: Any, lane: int, data: Part, steps: int = 4) ->
 ZEROTH = [
     ("prge", {}),
     ("fzoo", {}),
-    ("prge", {"split": "layers", "optimizer": "momentum", "horizon": "2"}),
-    ("prge", {"split": "layers", "optimizer": "adam", "horizon": "3"}),
-    ("prge", {"split": "layers", "optimizer": "muon"}),
+    ("prge", {"granularity": "layer", "optimizer": "momentum", "horizon": "2"}),
+    ("prge", {"granularity": "layer", "optimizer": "adam", "horizon": "3"}),
+    ("prge", {"granularity": "layer", "optimizer": "muon"}),
 ]
 
 
@@ -126,7 +126,7 @@ def test_adapters_are_trained_as_by_the_reference(
     method: str, settings: dict[str, str], lane: int
 ) -> None:
     model, data = tiny(), part(5)
-    chosen = {"queries": "3", "eps": "1e-2", "lora.rank": str(RANK), **settings}
+    chosen = {"num_queries": "3", "eps": "1e-2", "lora.r": str(RANK), **settings}
     config = config_of(method, seed=str(LANES[lane].seed), **chosen)
     first = first_matrices(model)
     runs = ZerothOrder(
@@ -143,7 +143,7 @@ def test_adapters_are_trained_as_by_the_reference(
 
 def test_chosen_weights_are_trained_as_by_the_reference() -> None:
     model, data = tiny(), part(5)
-    config = config_of("senszoq", queries="3", eps="1e-2", seed=str(LANES[2].seed))
+    config = config_of("senszoq", num_queries="3", eps="1e-2", seed=str(LANES[2].seed))
     places, values = {}, []
     for name in ("model.layers.0.mlp.down_proj.weight", "model.layers.1.self_attn.q_proj.weight"):
         weight = model.get_parameter(name).data.view(-1)
@@ -162,7 +162,7 @@ def test_all_weights_are_trained_as_by_the_reference_with_the_same_noise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, data = tiny(), part(5)
-    config = config_of("mezo", train="full", queries="2", eps="1e-2", seed=str(LANES[1].seed))
+    config = config_of("mezo", train="full", num_queries="2", eps="1e-2", seed=str(LANES[1].seed))
     slots = {name: value.data.clone() for name, value in model.named_parameters()}
     sizes = [value.numel() for value in slots.values()]
 
@@ -212,7 +212,7 @@ def test_two_blocks_are_trained_as_by_the_reference(tied: bool) -> None:
 
 def test_first_order_runs_take_the_references_steps() -> None:
     model, data = tiny(), part(5)
-    config = config_of("mebp", lora__rank=str(RANK), seed=str(LANES[1].seed), clip="0.05")
+    config = config_of("mebp", lora__r=str(RANK), seed=str(LANES[1].seed), max_grad_norm="0.05")
     first, llama = first_matrices(model), Llama.of(model, CPU)
     trained = Adapters(llama, first, config.lora_alpha / RANK)
     task = Choices({"train": data}, CPU, CHOICES)
@@ -223,7 +223,7 @@ def test_first_order_runs_take_the_references_steps() -> None:
 @pytest.mark.parametrize("bits", [4, 8])
 def test_integers_move_by_whole_steps_and_without_bias(bits: int) -> None:
     model, data = tiny(), part(5)
-    config = config_of("quzo", weights=f"int{bits}", queries="3", eps="0.7")
+    config = config_of("quzo", weights=f"int{bits}", num_queries="3", eps="0.7")
     llama = Llama.of(model, CPU)
     names = [f"{name}.weight" for name in TARGETS]
     trained = Integers(llama, names, bits)
@@ -296,9 +296,15 @@ def test_rates_are_tried_beyond_an_end_and_a_page_says_when_losses_are_reached(
     folder.write_parts(
         tmp_path, "films", {name: part(9) for name in ("train", "validation", "test")}
     )
-    common = {"loss": "choices", "seq_len": "16", "batch": "2", "eps": "1e-2", "weights": "int4"}
-    slow = Arm("slow", "prge", {"queries": "4", "lora.rank": "4"}, (1e-4, 1e-3))
-    fast = Arm("fast", "fzoo", {"queries": "7", "lora.rank": "4"}, (0.01, 0.1))
+    common = {
+        "loss": "choices",
+        "max_length": "16",
+        "batch_size": "2",
+        "eps": "1e-2",
+        "weights": "int4",
+    }
+    slow = Arm("slow", "prge", {"num_queries": "4", "lora.r": "4"}, (1e-4, 1e-3))
+    fast = Arm("fast", "fzoo", {"num_queries": "7", "lora.r": "4"}, (0.01, 0.1))
     comparison = Comparison("films", common, (slow, fast), steps=6, points=3, seeds=(0, 1))
     planned = {
         folder.key_of(slow, comparison): {"flops": 4_000_000_000_000, "bytes": 10},

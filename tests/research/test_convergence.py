@@ -34,7 +34,7 @@ def test_convergence_goes_on_where_it_was_stopped(compiler: Compiler, tmp_path: 
     write(data.test, [{"text": text[220:420]}])
     curves = (
         Curve("mebp", 20, 10, 1e-2),
-        Curve("prge", 4, 2, 1e-3, queries=2),
+        Curve("prge", 4, 2, 1e-3, num_queries=2),
         Curve("mezo", 4, 2, 1e-3),
     )
     said: list[str] = []
@@ -52,7 +52,7 @@ def test_convergence_goes_on_where_it_was_stopped(compiler: Compiler, tmp_path: 
             str(compiler.model("llama")),
             data,
             curves,
-            seq_len=32,
+            max_length=32,
             threads=1,
             work=tmp_path / "work",
             progress=progress,

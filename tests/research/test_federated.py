@@ -17,10 +17,10 @@ from zoexport.data.samples import Samples
 @pytest.mark.slow
 def test_the_report_runs_arms_at_equal_operations(compiler: Compiler, tmp_path: Path) -> None:
     data = write_choices(tmp_path / "train.jsonl")
-    settings = {"seq_len": "24", "batch": "2", "loss": "choices", "weights": "fp32"}
+    settings = {"max_length": "24", "batch_size": "2", "loss": "choices", "weights": "fp32"}
     arms = (
-        Arm("two", "mezo", {**settings, "queries": "1"}, "replay", (1e-3,)),
-        Arm("forward", "mezo", {**settings, "queries": "1"}, "decomfl", (1e-3, 1e-2)),
+        Arm("two", "mezo", {**settings, "num_queries": "1"}, "replay", (1e-3,)),
+        Arm("forward", "mezo", {**settings, "num_queries": "1"}, "decomfl", (1e-3, 1e-2)),
     )
     scale = Scale(
         clients=4,

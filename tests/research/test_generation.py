@@ -29,7 +29,7 @@ SHAPE = {
 
 @pytest.mark.parity
 def test_a_bundle_is_measured(compiler: Compiler) -> None:
-    bundle = compiler.bundle("llama", "mebp", lora__targets="all-linear", generate="on")
+    bundle = compiler.bundle("llama", "mebp", lora__target_modules="all-linear", generate=True)
     command = [sys.executable, str(Path(measure.__file__).with_name("ours.py"))]
     sample = measure.turn(command, {**ASKED, "model": str(bundle)})
     for key in ("prefill_tokens_per_second", "decode_tokens_per_second", "first_seconds"):
@@ -47,7 +47,7 @@ def test_a_bundle_is_measured(compiler: Compiler) -> None:
 
 @pytest.mark.parity
 def test_bytes_of_a_token_are_those_of_layers_and_head(compiler: Compiler) -> None:
-    bundle = compiler.bundle("llama", "mebp", lora__targets="all-linear", generate="on")
+    bundle = compiler.bundle("llama", "mebp", lora__target_modules="all-linear", generate=True)
     model = json.loads((compiler.model("llama") / "config.json").read_text())
     hidden, inner = model["hidden_size"], model["intermediate_size"]
     width = hidden // model["num_attention_heads"]

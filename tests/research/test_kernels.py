@@ -71,7 +71,7 @@ def test_attention_counts_what_queries_see() -> None:
 @pytest.mark.slow
 def test_kernel_tables_of_a_compiled_bundle(compiler: Compiler, tmp_path: Path) -> None:
     """The command compares the result of each implementation with the exact product."""
-    bundle = compiler.bundle("llama", "mebp", weights="int4", lora__targets="all-linear")
+    bundle = compiler.bundle("llama", "mebp", weights="int4", lora__target_modules="all-linear")
     content, manifest = contents(bundle), read_manifest(bundle)
     assert set(content) == {program["name"] for program in manifest["programs"]}
     layer, back = content["layer.0@24"], content["layer.0.backward@24"]
@@ -89,7 +89,7 @@ def test_kernel_tables_of_a_compiled_bundle(compiler: Compiler, tmp_path: Path) 
     entry = {
         "name": "ours",
         "method": "mebp",
-        "seq_len": 24,
+        "max_length": 24,
         "bundle": str(bundle),
         "calls_by_part": calls,
         "seconds_by_part": dict.fromkeys(calls, 0.5),

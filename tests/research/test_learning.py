@@ -176,7 +176,7 @@ def test_runs_of_an_earlier_result_are_not_done_again(
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     rates = (1e-3, 1e-2)
     comparison = learning.Comparison(
-        arms=(Arm("A", "prge", {"weights": "fp32", "lora.rank": "4"}, rates),),
+        arms=(Arm("A", "prge", {"weights": "fp32", "lora.r": "4"}, rates),),
         seeds=(0,),
         steps=4,
         every=2,

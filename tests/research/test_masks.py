@@ -123,7 +123,7 @@ SIZES = Sizes(
     sequences=3,
     task_sequences=4,
     grasp_sequences=2,
-    seq_len=48,
+    max_length=48,
     tuning_steps=4,
     tuning_batch=2,
     tuning_rate=1e-2,
@@ -142,15 +142,15 @@ def test_gradients_of_a_tiny_model(
 
     # The public functions, which make every mask anew.
     loaded = models.load(models.resolve(str(model)))
-    config = MaskConfig(density=1e-2, sequences=3, seq_len=48)
-    of_task = MaskConfig(density=1e-2, sequences=4, seq_len=48)
+    config = MaskConfig(density=1e-2, sequences=3, max_length=48)
+    of_task = MaskConfig(density=1e-2, sequences=4, max_length=48)
     configs = {
         "corpus": (config, texts["corpus"]),
         "task": (of_task, texts["task"]),
         "largest": (MaskConfig(density=1e-2, kind="largest"), None),
         "random": (MaskConfig(density=1e-2, kind="random"), None),
         "grasp": (
-            MaskConfig(density=1e-2, kind="grasp", sequences=2, seq_len=48),
+            MaskConfig(density=1e-2, kind="grasp", sequences=2, max_length=48),
             texts["corpus"],
         ),
     }
@@ -197,7 +197,7 @@ def test_gradients_of_a_tiny_model(
 def test_what_is_padded_does_not_count(tiny: tuple[Path, dict[str, Path]]) -> None:
     model, texts = tiny
     loaded = models.load(models.resolve(str(model)))
-    config = MaskConfig(sequences=4, seq_len=48)
+    config = MaskConfig(sequences=4, max_length=48)
     sequences = mask_gradients.read_text(texts["task"], loaded, config).sequences
     assert len({len(sequence.tokens) for sequence in sequences}) > 1
     counts = [sum(label >= 0 for label in sequence.labels) for sequence in sequences]
@@ -214,9 +214,9 @@ def result(*, trained: bool) -> dict[str, Any]:
         "densities": [1e-3, 1e-2],
         "weights": "int4",
         "steps": 9,
-        "batch": 4,
-        "queries": 4,
-        "seq_len": 64,
+        "batch_size": 4,
+        "num_queries": 4,
+        "max_length": 64,
         "seed": 0,
         "evaluated": 100,
         "sequences": 8,

@@ -19,7 +19,7 @@ from zoexport.session import Dataset, Session
 def test_a_step_without_the_session_is_the_same_step(compiler: Compiler, name: str) -> None:
     """Gemma 3 passes several activations and has kinds of layers; Falcon's have biases and two readers of one."""
     bundle = compiler.bundle(
-        name, "mebp", "ios-mlx", lora__targets="all-linear", weights="int4", batch=1
+        name, "mebp", "ios-mlx", lora__target_modules="all-linear", weights="int4", batch_size=1
     )
     tokens = [(7 * place + 3) % 300 for place in range(25)]
     loss, gradients = ResidentStep(bundle).run(tokens)

@@ -25,8 +25,11 @@ def measured() -> dict[str, Any]:
     """A result of ``zoexport bench --grid mebp`` at 256 tokens, with made-up times."""
     shape = Shape(256, 1, 1, targets="all-linear")
     variants = [
-        *(Variant("mebp", "int4", shape, split="layers", keep_mb=keep) for keep in (0, 2000)),
-        Variant("mezo", "int4", shape, split="layers"),
+        *(
+            Variant("mebp", "int4", shape, granularity="layer", activation_cache_mb=keep)
+            for keep in (0, 2000)
+        ),
+        Variant("mezo", "int4", shape, granularity="layer"),
         Variant(AUTOGRAD, "fp32", shape),
     ]
     taken = {str(one): Sample([1.0] * 3, {"forward": 1.0}, None, 3.0, 2.0) for one in variants}
@@ -55,10 +58,10 @@ def test_a_page_is_renewed_between_its_marks(folder: Path, tmp_path: Path) -> No
     first = path.read_text()
     assert first.startswith("before\n") and first.endswith("after\n") and "old" not in first
     result: dict[str, Any] = json.loads((folder / output.JSON).read_text())
-    assert "| mebp, keep_mb 0 | int4/" in first
+    assert "| mebp, activation_cache_mb 0 | int4/" in first
     assert output.markdown(result) in first
     kept = path.with_suffix(".csv").read_text()
-    assert "bench,mezo by layers,int4/" in kept and "bench,1," in kept
+    assert "bench,mezo by layer,int4/" in kept and "bench,1," in kept
     page.update(path, folder)
     assert path.read_text() == first and path.with_suffix(".csv").read_text() == kept
     path.write_text("no marks\n")
@@ -68,20 +71,20 @@ def test_a_page_is_renewed_between_its_marks(folder: Path, tmp_path: Path) -> No
 
 def test_steps_beside_the_peak(compiler: Compiler, tmp_path: Path) -> None:
     """The operations of a step are those of its programs' calls."""
-    bundle = compiler.bundle("llama", "mebp", weights="int4", lora__targets="all-linear")
+    bundle = compiler.bundle("llama", "mebp", weights="int4", lora__target_modules="all-linear")
     name, content = next((name, one) for name, one in contents(bundle).items() if one.flops)
     ours = {
         "method": "mebp",
         "name": "ours",
-        "seq_len": 128,
-        "keep_mb": 0,
+        "max_length": 128,
+        "activation_cache_mb": 0,
         "bundle": bundle.name,
         "calls_by_part": {name: 3.0},
         "seconds_by_part": {name: 1.5},
         "step_seconds": 2.0,
     }
     result = {
-        "results": [ours, {"method": "autograd", "seq_len": 128, "step_seconds": 4.0}],
+        "results": [ours, {"method": "autograd", "max_length": 128, "step_seconds": 4.0}],
         "ratios": [{"kind": "step over autograd", "of": "ours", "ratio": 0.5}],
         "conditions": {"cpu": "a processor", "threads": 1, "date": "2026-01-01T00:00:00"},
     }
@@ -118,7 +121,7 @@ def test_steps_of_prge_beside_the_peaks(tmp_path: Path) -> None:
         ratios.append({**of, "kind": "faster than eager"})
         assert measured_variant(entry) == variant
     model = "shape:smollm2-135m"
-    settings = {"queries": "1", "batch": "1", "seq_len": "64", "weights": "int4"}
+    settings = {"num_queries": "1", "batch_size": "1", "max_length": "64", "weights": "int4"}
     plan = plan_training(
         model, method="prge", target="host", settings=settings, progress=lambda phase, done: None
     )
@@ -162,7 +165,7 @@ def test_steps_inside_a_limit(
     monkeypatch.setattr(limited, "memory_limit", limit)
     path = tmp_path / "page.md"
     path.write_text("<!-- bench-limited -->\nold\n<!-- /bench-limited -->\n")
-    bundle = compiler.bundle("llama", "mebp", weights="int4", lora__targets="all-linear")
+    bundle = compiler.bundle("llama", "mebp", weights="int4", lora__target_modules="all-linear")
     command = [str(path), str(bundle), "--ram-mb", "1", "--steps", "3", "--threads", "1"]
     assert limited.main(command) == 0
     text = path.read_text()

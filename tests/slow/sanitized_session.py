@@ -24,7 +24,7 @@ def opened(bundle: Path, state: Path | None) -> Session:
     session = Session.open(bundle, threads=1, cache="")
     if state is not None:
         session.attach(state)
-        session.configure(lr_schedule="constant")
+        session.configure(lr_scheduler_type="constant")
     return session
 
 
@@ -118,7 +118,7 @@ def refused(bundle: Path, dataset: Dataset, folder: Path) -> None:
         lambda: opened(bundle, None).read_slot("no such slot"),
         lambda: opened(bundle, None).train(Dataset(), 1),
         lambda: opened(bundle, None).step(dataset, [len(dataset)]),
-        lambda: opened(bundle, None).configure(lr=-1.0),
+        lambda: opened(bundle, None).configure(learning_rate=-1.0),
         lambda: dataset.add([([2**40], [1])]),
     )
     for number, attempt in enumerate(attempts):

@@ -19,7 +19,7 @@ HELD_OUT = 64
 
 
 def _mask() -> tuple[str, ...]:
-    few = ("--set", "sequences=4", "--set", "seq_len=64")
+    few = ("--set", "sequences=4", "--set", "max_length=64")
     folder, _ = cached(
         {"sensitivity": MODEL, "arguments": few},
         lambda folder: verb("sensitivity", MODEL, *few, "-o", folder / "mask"),
@@ -35,7 +35,7 @@ def test_default_steps_lower_the_held_out_loss(
     lines = samples.test.read_text("utf-8").splitlines(keepends=True)
     held_out.write_text("".join(lines[:HELD_OUT]), "utf-8")
     mask = _mask() if method == "senszoq" else ()
-    bundle, _ = compiled("--method", method, "--target", "host", "--set", "generate=off", *mask)
+    bundle, _ = compiled("--method", method, "--target", "host", "--set", "generate=false", *mask)
     state = tmp_path / "state"
     before = verb("eval", bundle, "--data", held_out)["loss"]
     verb("train", bundle, "--data", samples.train, "--state", state, "--steps", STEPS)

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.federation]
 
 @pytest.fixture(scope="module")
 def bundle(compiler: Compiler) -> Path:
-    return compiler.bundle("llama", "prge", queries=2)
+    return compiler.bundle("llama", "prge", num_queries=2)
 
 
 def all_routes() -> list[tuple[str, str]]:

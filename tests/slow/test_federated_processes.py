@@ -27,7 +27,7 @@ def upload_bound(terms: Terms) -> int:
 
 @pytest.mark.parametrize(
     ("method", "settings"),
-    [("prge", {"queries": 2}), ("spzo", {"split": "layer:1", "perturbations": "2,2"})],
+    [("prge", {"num_queries": 2}), ("spzo", {"split": "layer:1", "perturbations": "2,2"})],
 )
 def test_three_clients_three_rounds(
     compiler: Compiler,
@@ -51,7 +51,7 @@ def test_three_clients_three_rounds(
 
 @pytest.mark.network
 @pytest.mark.parametrize(
-    ("method", "settings"), [("prge", {"queries": 1, "seq_len": 32, "batch": 2})]
+    ("method", "settings"), [("prge", {"num_queries": 1, "max_length": 32, "batch_size": 2})]
 )
 def test_three_clients_train_smollm2(
     keys: Path, samples: Samples, tmp_path: Path, method: str, settings: dict[str, Any]
@@ -77,7 +77,7 @@ def test_every_fault_of_a_client(
     compiler: Compiler, keys: Path, tiny_data: Mapping[str, Path], tmp_path: Path
 ) -> None:
     """Two honest clients and one that does something else wrong in every round; all rounds end."""
-    federation = Federation(tmp_path, compiler.bundle("llama", "prge", queries=2), keys)
+    federation = Federation(tmp_path, compiler.bundle("llama", "prge", num_queries=2), keys)
     plan = ["", "nan", "huge", "stale", "bundle", "twice", "killed", ""]
     faults = tmp_path / "faults.json"
     faults.write_text(
@@ -130,7 +130,7 @@ def test_a_server_that_is_killed(
     compiler: Compiler, keys: Path, tiny_data: Mapping[str, Path], tmp_path: Path
 ) -> None:
     """Its app between replies, its app after aggregation, and then all of it: the model is that of a calm run."""
-    bundle = compiler.bundle("llama", "prge", queries=2)
+    bundle = compiler.bundle("llama", "prge", num_queries=2)
     digests = {}
     for calm in (True, False):
         folder = tmp_path / ("calm" if calm else "killed")
@@ -159,7 +159,7 @@ def test_another_authority_is_no_server(
     compiler: Compiler, keys: Path, tiny_data: Mapping[str, Path], tmp_path: Path
 ) -> None:
     """A client whose authority has not signed the server's certificate sends it nothing."""
-    federation = Federation(tmp_path, compiler.bundle("llama", "prge", queries=2), keys)
+    federation = Federation(tmp_path, compiler.bundle("llama", "prge", num_queries=2), keys)
     other = tmp_path / "other"
     other.mkdir()
     command = (

@@ -26,7 +26,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_hundred_clients_ten_a_round(compiler: Compiler, data: Path, tmp_path: Path) -> None:
-    bundle = compiler.bundle("llama", "prge", queries=2)
+    bundle = compiler.bundle("llama", "prge", num_queries=2)
     state, page = tmp_path / "state", tmp_path / "page"
     options = ("--clients", 100, "--sample", 10, "--rounds", 3, "--steps", 2)
     given = ("--split", "labels:0.5", "--test", data, "--state", state, "--report", page)
@@ -53,7 +53,7 @@ def test_twenty_simulated_clients_are_replayed_bit_for_bit(
     compiler: Compiler, data: Path, tmp_path: Path
 ) -> None:
     """Ten rounds in Flower's engine; each client's own state folder against the replay of what it sent."""
-    bundle = compiler.bundle("llama", "prge", queries=2)
+    bundle = compiler.bundle("llama", "prge", num_queries=2)
     state = tmp_path / "state"
     options = ("--clients", 20, "--sample", 20, "--steps", 2, "--state", state)
     replayer = Replayer(bundle)

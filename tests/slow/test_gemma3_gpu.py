@@ -19,8 +19,8 @@ from zoexport.targets.vulkan.places import MOST_BYTES
 pytestmark = pytest.mark.slow
 LAYERS = 2
 SETTINGS = (
-    "--target", "android-gpu", "--set", "lora.targets=all-linear", "--set", "seq_len=16",
-    "--set", "batch=1", "--set", "generate=off",
+    "--target", "android-gpu", "--set", "lora.target_modules=all-linear", "--set", "max_length=16",
+    "--set", "batch_size=1", "--set", "generate=false",
 )  # fmt: skip
 
 

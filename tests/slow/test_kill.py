@@ -44,10 +44,10 @@ def adapter_hash(bundle: Path, state: Path, output: Path) -> str:
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
-        ("prge", {"queries": 8}),
+        ("prge", {"num_queries": 8}),
         ("mebp", {}),
-        ("senszoq", {"queries": 2}),
-        ("quzo", {"queries": 2}),
+        ("senszoq", {"num_queries": 2}),
+        ("quzo", {"num_queries": 2}),
     ],
 )
 def test_twenty_kills(tmp_path: Path, method: str, settings: dict[str, int]) -> None:
@@ -87,5 +87,5 @@ def test_twenty_kills(tmp_path: Path, method: str, settings: dict[str, int]) -> 
     ours = adapter_hash(bundle, state, tmp_path / "a")
     assert ours == adapter_hash(bundle, tmp_path / "whole", tmp_path / "b")
     # A header, and 20 bytes a step and 4 a query.
-    assert log_size(state) == 64 + (20 + 4 * settings.get("queries", 0)) * STEPS
+    assert log_size(state) == 64 + (20 + 4 * settings.get("num_queries", 0)) * STEPS
     assert log_size(state) == log_size(tmp_path / "whole")

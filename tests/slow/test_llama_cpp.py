@@ -144,7 +144,7 @@ PARAGRAPHS = 2
 def smollm2(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A run over int4 weights, and what leaves it: adapters, merged models, and llama.cpp's files of the base."""
     folder = tmp_path_factory.mktemp("smollm2")
-    settings = ("lora.targets=all-linear", "seq_len=64", "batch=2")
+    settings = ("lora.target_modules=all-linear", "max_length=64", "batch_size=2")
     options = itertools.chain.from_iterable(("--set", setting) for setting in settings)
     bundle, _ = compiled("--target", "host", *options)
     samples = corpus.rows(48)
@@ -152,7 +152,7 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     with samples.train.open() as lines, data.open("w") as file:
         file.writelines(itertools.islice(lines, 2 * STEPS))
     state = folder / "state"
-    rate = ("--set", "lr=3e-3")
+    rate = ("--set", "learning_rate=3e-3")
     verb("train", bundle, "--data", data, "--state", state, "--steps", STEPS, *rate)
     export = ("adapter", "export", bundle)
     verb(*export, "--format", "merged", "-o", folder / "base")

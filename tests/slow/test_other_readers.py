@@ -78,7 +78,9 @@ def test_tiny_models_in_transformers_4(transformers_4: Any, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("weights", ["fp32", "int4"])
 def test_smollm2(transformers_4: Any, tmp_path: Path, weights: str) -> None:
-    bundle, _ = compiled("--target", "host", "--set", "seq_len=64", "--set", f"weights={weights}")
+    bundle, _ = compiled(
+        "--target", "host", "--set", "max_length=64", "--set", f"weights={weights}"
+    )
     folder = tmp_path / "merged"
     verb("adapter", "export", bundle, "--format", "merged", "--dtype", "fp32", "-o", folder)
     ours = _here(folder, TOKENS)[-1]

@@ -63,7 +63,7 @@ def _measured(
     )
     manifest = json.loads((bundle / "manifest.json").read_text())
     chosen = manifest["settings"]
-    shape = Shape(chosen["seq_len"], chosen["batch"], chosen.get("queries", 1))
+    shape = Shape(chosen["max_length"], chosen["batch_size"], chosen.get("num_queries", 1))
     examples = examples_file(folder, shape, manifest["model"]["vocab_size"])
     return run_steps(bundle, examples, threads=THREADS, steps=2, warmup=0).peak_anonymous_mb
 
@@ -82,13 +82,25 @@ def medium(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("target", "method", "given"),
     [
-        ("host", "mebp", {"seq_len": "256", "batch": "2", "lora.targets": "all-linear"}),
-        ("host", "mebp", {"seq_len": "160", "batch": "3", "weights": "fp32", "keep_mb": "0"}),
-        ("host", "mezo", {"seq_len": "256", "batch": "4", "split": "layers", "queries": "1"}),
-        ("host", "prge", {"seq_len": "64", "batch": "4", "queries": "4"}),
-        ("host", "mezo", {"seq_len": "128", "batch": "16", "queries": "1"}),
-        ("ios-mlx", "mebp", {"seq_len": "256", "lora.targets": "all-linear"}),
-        ("ios-mlx", "prge", {"seq_len": "64", "batch": "4", "queries": "2"}),
+        (
+            "host",
+            "mebp",
+            {"max_length": "256", "batch_size": "2", "lora.target_modules": "all-linear"},
+        ),
+        (
+            "host",
+            "mebp",
+            {"max_length": "160", "batch_size": "3", "weights": "fp32", "activation_cache_mb": "0"},
+        ),
+        (
+            "host",
+            "mezo",
+            {"max_length": "256", "batch_size": "4", "granularity": "layer", "num_queries": "1"},
+        ),
+        ("host", "prge", {"max_length": "64", "batch_size": "4", "num_queries": "4"}),
+        ("host", "mezo", {"max_length": "128", "batch_size": "16", "num_queries": "1"}),
+        ("ios-mlx", "mebp", {"max_length": "256", "lora.target_modules": "all-linear"}),
+        ("ios-mlx", "prge", {"max_length": "64", "batch_size": "4", "num_queries": "2"}),
     ],
 )
 def test_planned_memory_is_what_is_measured(
@@ -134,7 +146,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("target", "method", "given"),
     [
         ("host", "senszoq", {"mask": "mask"}),
-        ("host", "mezo", {"split": "layers"}),
+        ("host", "mezo", {"granularity": "layer"}),
         ("ios-mlx", "senszoq", {"mask": "mask"}),
     ],
 )
@@ -157,6 +169,6 @@ def test_compiling_takes_what_was_planned(
 @needs_proc
 @pytest.mark.network
 def test_smollm2_takes_what_was_planned(tmp_path: Path) -> None:
-    given = {"seq_len": "128", "lora.targets": "all-linear"}
+    given = {"max_length": "128", "lora.target_modules": "all-linear"}
     found = _planned("smollm2-135m", "mebp", given)["peak_anonymous_mb"]
     assert found == pytest.approx(_measured("smollm2-135m", "mebp", given, tmp_path), rel=WITHIN)

@@ -74,12 +74,12 @@ def drive(bundle: Path, examples: Path, folder: Path, environment: dict[str, str
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
-        ("prge", {"queries": 2}),
-        ("prge", {"queries": 2, "split": "layers"}),
-        ("mezo", {"queries": 2}),
+        ("prge", {"num_queries": 2}),
+        ("prge", {"num_queries": 2, "granularity": "layer"}),
+        ("mezo", {"num_queries": 2}),
         ("mebp", {}),
-        ("senszoq", {"queries": 2}),
-        ("quzo", {"queries": 2}),
+        ("senszoq", {"num_queries": 2}),
+        ("quzo", {"num_queries": 2}),
         ("spzo", {}),
     ],
 )

@@ -35,7 +35,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_a_step_of_qwen_s_shape(cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    options = "--methods mebp --weights int4 --seq-len 64 --labels last --no-eager --threads 2"
+    options = "--methods mebp --weights int4 --max-length 64 --labels last --no-eager --threads 2"
     measured = "--rounds 1 --warmup 1 --steps 1"
     call = ["bench", "--shape", "qwen2.5-0.5b", *options.split(), *measured.split(), "--json"]
     code = run(call)
@@ -74,7 +74,7 @@ def _gradient_error(model: str, folder: Path) -> float:
         method="mebp",
         target="host",
         output=folder / "bundle",
-        settings={"lora.targets": "all-linear", "lora.rank": "8", "generate": "off"},
+        settings={"lora.target_modules": "all-linear", "lora.r": "8", "generate": False},
         recipe=None,
         force=False,
         progress=lambda *_: None,

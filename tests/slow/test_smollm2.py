@@ -40,7 +40,7 @@ def int4() -> Path:
 @pytest.fixture(scope="module")
 def fp32() -> Path:
     """An fp32 bundle of one row, for exact comparisons."""
-    settings = ("--set", "weights=fp32", "--set", "batch=1")
+    settings = ("--set", "weights=fp32", "--set", "batch_size=1")
     return compiled("--target", "host", "--method", "prge", *settings)[0]
 
 
@@ -62,14 +62,14 @@ def test_a_far_too_high_rate_stops_by_itself(
     int4: Path, folder: Path, samples: Samples, loss: str
 ) -> None:
     state = folder / f"diverged-{loss}"
-    settings = ("--set", "lr=1", "--set", f"loss={loss}")
+    settings = ("--set", "learning_rate=1", "--set", f"loss={loss}")
     done = run("train", int4, "--data", samples.train, "--state", state, "--steps", 100, *settings)
     assert done.returncode == 3
     error = json.loads(done.stdout)["error"]
-    back = re.search(r"^Lower lr .* back at (\d+) steps", error["fix"])
+    back = re.search(r"^Lower learning_rate .* back at (\d+) steps", error["fix"])
     assert back is not None and int(back[1]) <= 5
     # The last good state: training goes on from it at a sensible rate.
-    sensible = ("--set", "lr=0.005", "--change-settings", "--steps", int(back[1]) + 1)
+    sensible = ("--set", "learning_rate=0.005", "--change-settings", "--steps", int(back[1]) + 1)
     verb("train", int4, "--data", samples.train, "--state", state, *sensible)
 
 
@@ -94,7 +94,16 @@ def test_peft_evaluates_the_exported_adapter_alike(
 
     state, adapter = folder / "fp32-state", folder / "fp32-adapter"
     verb(
-        "train", fp32, "--data", samples.train, "--state", state, "--steps", 10, "--set", "lr=1e-2"
+        "train",
+        fp32,
+        "--data",
+        samples.train,
+        "--state",
+        state,
+        "--steps",
+        10,
+        "--set",
+        "learning_rate=1e-2",
     )
     verb("adapter", "export", fp32, "--state", state, "--format", "peft", "-o", adapter)
     few = folder / "few.jsonl"

@@ -13,7 +13,7 @@ WEIGHTS = "model.mlpackage/Data/com.apple.CoreML/weights/weight.bin"
 
 def test_a_step_of_all_layers() -> None:
     """Thirty layers forward and backward in fp16, 32 tokens; tiny models have fp32."""
-    bundle, _ = compiled("--target", "ios-coreml", "--set", "seq_len=32")
+    bundle, _ = compiled("--target", "ios-coreml", "--set", "max_length=32")
     # 134.5 million weights: codes of 4 bits, and a scale of 2 bytes for each 32.
     assert (bundle / WEIGHTS).stat().st_size <= 1.05 * 134.5e6 * (0.5 + 2 / 32)
     report = verb("parity", bundle, "--steps", 1)

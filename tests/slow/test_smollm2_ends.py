@@ -40,7 +40,7 @@ def test_answers_end_by_themselves(tmp_path: Path) -> None:
     path, prompts = _write(tmp_path / "data.jsonl", data), _write(tmp_path / "asked.jsonl", asked)
     verb("train", bundle, "--data", path, "--state", tmp_path / "run", "--steps", STEPS)
     line = [sys.executable, "-m", "zoexport", "generate", str(bundle), "--json"]
-    line += ["--state", str(tmp_path / "run"), "--data", str(prompts), "--max-tokens", "60"]
+    line += ["--state", str(tmp_path / "run"), "--data", str(prompts), "--max-new-tokens", "60"]
     done = subprocess.run(line, capture_output=True, text=True, check=True)
     answers = [json.loads(one) for one in done.stdout.splitlines()]
     assert len(answers) == len(asked) == 10

@@ -13,10 +13,10 @@ from zoexport.session import Dataset, Session
 from zoexport.targets.vulkan.lower import FILE
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
-ALL_LINEAR = ("--target", "android-gpu", "--set", "lora.targets=all-linear")
-SHORT = ("--set", "seq_len=16", "--set", "batch=1")
-ROWS = ("--set", "seq_len=64", "--set", "batch=1")
-LONG = ("--set", "seq_len=256", "--set", "batch=1")
+ALL_LINEAR = ("--target", "android-gpu", "--set", "lora.target_modules=all-linear")
+SHORT = ("--set", "max_length=16", "--set", "batch_size=1")
+ROWS = ("--set", "max_length=64", "--set", "batch_size=1")
+LONG = ("--set", "max_length=256", "--set", "batch_size=1")
 MOST_BYTES = 50_000_000
 
 

@@ -17,7 +17,7 @@ from zoexport.tools.sensitivity import MaskConfig, averaged_squares, choose_mask
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 
-CONFIG = MaskConfig(density=0.001, sequences=8, seq_len=128)
+CONFIG = MaskConfig(density=0.001, sequences=8, max_length=128)
 KINDS = ("sensitive", "random", "largest", "smallest")
 
 
@@ -36,7 +36,7 @@ def test_a_corpus_mask_covers_other_texts(folder: Path, samples: Samples) -> Non
         assert masks[kind].count() == round(0.001 * 106_168_320)
     assert masks["sensitive"].facts.corpus == "brown"
     # Only the label of each sentence is predicted: this is the task's gradient.
-    for text in (corpus.rows(CONFIG.seq_len).test, samples.test):
+    for text in (corpus.rows(CONFIG.max_length).test, samples.test):
         with averaged_squares(loaded, text, CONFIG, folder, progress=quiet) as squares:
             share = {kind: coverage(mask, squares) for kind, mask in masks.items()}
         assert share["sensitive"] >= 50 * share["random"]

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.network]
 RECIPE = "smollm2-135m-mebp"
 PAIRS = 40
 """Of each set: as many are enough, and are scored in seconds."""
-ALL_LINEAR = ("--set", "lora.targets=all-linear")
+ALL_LINEAR = ("--set", "lora.target_modules=all-linear")
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,14 @@ def test_gradients_over_int4_weights(all_linear: Path) -> None:
 
 
 def test_gradients_over_fp32_weights_with_accumulation() -> None:
-    settings = ("--set", "weights=fp32", "--set", "seq_len=64", "--set", "accumulate=4")
+    settings = (
+        "--set",
+        "weights=fp32",
+        "--set",
+        "max_length=64",
+        "--set",
+        "gradient_accumulation_steps=4",
+    )
     bundle, _ = compiled("--target", "host", *ALL_LINEAR, *settings)
     report = verb("parity", bundle, "--steps", 2)
     assert report["max_relative_gradient_error"] <= 1e-4
@@ -72,9 +79,9 @@ def test_pairs_raise_the_margin_of_held_out_ones(
         examples = [json.loads(line) for line in path.read_text("utf-8").splitlines()][:PAIRS]
         paths.append(folder / f"pairs-{path.name}")
         paths[-1].write_text("".join(json.dumps(_pair(example)) + "\n" for example in examples))
-    bundle, _ = compiled("--target", "android-cpu", "--recipe", RECIPE, "--set", "batch=4")
+    bundle, _ = compiled("--target", "android-cpu", "--recipe", RECIPE, "--set", "batch_size=4")
     run = ("--data", paths[0], "--eval-data", paths[1], "--state", folder / "pairs")
-    chosen = ("--set", "loss=dpo", "--set", "lr=2e-3")
+    chosen = ("--set", "loss=dpo", "--set", "learning_rate=2e-3")
     trained = verb("train", bundle, *run, "--steps", 24, "--eval-every", 12, *chosen)
     before, *between, after = trained["evaluations"]
     assert (before["margin"], before["accuracy"]) == (0.0, 0.0)

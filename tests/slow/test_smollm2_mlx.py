@@ -12,7 +12,7 @@ from zoexport.data.samples import Samples
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 # MLX's products on a CPU take some seconds for rows of 256 tokens and one layer.
-SHORT = ("--set", "seq_len=48", "--set", "lora.targets=all-linear")
+SHORT = ("--set", "max_length=48", "--set", "lora.target_modules=all-linear")
 
 
 def test_mebp_takes_steps(folder: Path, samples: Samples) -> None:

@@ -19,7 +19,7 @@ STEPS = 60
 @pytest.fixture(scope="module")
 def mask() -> Path:
     """Chosen by a few short texts of the corpus."""
-    few = ("--set", "sequences=4", "--set", "seq_len=64")
+    few = ("--set", "sequences=4", "--set", "max_length=64")
     folder, made = cached(
         {"sensitivity": MODEL, "arguments": few},
         lambda folder: verb("sensitivity", MODEL, *few, "-o", folder / "mask"),
@@ -58,7 +58,7 @@ def test_it_learns(folder: Path, bundle: Path, samples: Samples, held_out: Path)
 def test_prge_learns_beside_it(folder: Path, samples: Samples, held_out: Path) -> None:
     """The other column of the table in docs/senszoq.md: the same steps, weights and activations."""
     state = folder / "senszoq-prge-state"
-    settings = (*SETTINGS, "--set", "split=layers", "--set", "lr=5e-3")
+    settings = (*SETTINGS, "--set", "granularity=layer", "--set", "learning_rate=5e-3")
     bundle, _ = compiled("--method", "prge", "--target", "android-cpu", *settings)
     before = verb("eval", bundle, "--data", held_out)["loss"]
     verb("train", bundle, "--data", samples.train, "--state", state, "--steps", STEPS)

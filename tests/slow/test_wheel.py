@@ -105,12 +105,12 @@ def test_it_works_far_from_the_checkout(python: Path, tmp_path: Path) -> None:
     data = tmp_path / "data.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     model = write_gguf(tmp_path / "model.gguf")
-    settings = ("seq_len=32", "weights=int4", "lora.rank=4", "generate=on", "generate.context=64")
+    settings = ("max_length=32", "weights=int4", "lora.r=4", "generate=true", "generate.context=64")
     compiled = ["compile", model, "--target", "host", "-o", tmp_path / "bundle", "--json"]
     compiled += [f"--set={setting}" for setting in settings]
     run(python, tmp_path, "-m", "zoexport", *compiled)
     train = ("train", tmp_path / "bundle", "--data", data, "--steps", 3, "--state")
-    prompt = ("--prompt", "The film", "--max-tokens", 8)
+    prompt = ("--prompt", "The film", "--max-new-tokens", 8)
     results = []
     for name in ("installed", "checkout"):
         state = tmp_path / name

@@ -201,7 +201,7 @@ PASSED, REFUSED, UNMADE, SLOW, FAILED = "passed", "refused", "not tried", "slow"
 _ENDLESS = frozenset({"bailing_hybrid", "kimi_linear", "olmo_hybrid", "zamba"})
 """Types that are left out: their recurrences become thousands of calls, which take minutes to capture."""
 _DISAGREES = "compiles, but parity disagrees"
-_SETTINGS = ("weights=fp32", "seq_len=24", "batch=2", "generate=off")
+_SETTINGS = ("weights=fp32", "max_length=24", "batch_size=2", "generate=false")
 _INTERNAL = 70
 _CELL = 160
 
@@ -212,7 +212,7 @@ class Outcome:
 
     Attributes:
         status: passed parity, refused in one sentence, not made by transformers itself, or failed.
-        targets: the ``lora.targets`` that were used.
+        targets: the ``lora.target_modules`` that were used.
         reason: the message of a refusal or failure; empty if passed.
     """
 
@@ -238,12 +238,12 @@ def attempt(model_type: str, folder: Path) -> Outcome:
     targets, code, message = "", 0, ""
     for targets in ("attention", "all-linear"):
         # Some linear layers are narrow, such as those that give a number for each head.
-        settings = (*_SETTINGS, f"lora.targets={targets}", "lora.rank=2")
+        settings = (*_SETTINGS, f"lora.target_modules={targets}", "lora.r=2")
         compiled = ["compile", str(model), "--target", "host", "--method", "mebp", "--json"]
         compiled += ["-o", str(folder / "bundle")]
         compiled += [part for setting in settings for part in ("--set", setting)]
         code, message = _called(compiled)
-        if "lora.targets" not in message:
+        if "lora.target_modules" not in message:
             break
     if code:
         return Outcome(model_type, REFUSED if code != _INTERNAL else FAILED, targets, message)
@@ -289,11 +289,11 @@ def statuses(page: Path) -> dict[str, str]:
 _PAGE = """# Architectures
 
 The causal language models of transformers {version}, each tried as a tiny model with random weights: compiled for
-`host` with `mebp`, `weights=fp32` and `generate=off`, then compared with PyTorch over two steps (`zoexport parity`).
+`host` with `mebp`, `weights=fp32` and `generate=false`, then compared with PyTorch over two steps (`zoexport parity`).
 {passed} of {count} passed. `python -m tests.support.architectures docs/models.md` writes this page.
 
 - **passed**: the bundle opens and agrees with PyTorch. Adapters are on the query and value projections
-  (`lora.targets=attention`), or on all linear layers if the names of the projections do not tell.
+  (`lora.target_modules=attention`), or on all linear layers if the names of the projections do not tell.
 - **refused**: `compile` ends with one message.
 - **slow**: compiling the tiny model takes more than 5 minutes.
 - **not tried**: transformers cannot make the tiny model on this machine.

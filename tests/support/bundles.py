@@ -87,7 +87,7 @@ def stage_program(
         "family": family,
         "length": length,
         "file": "model.bin",
-        "method": (family + suffix).replace("@", "_"),
+        "entry_point": (family + suffix).replace("@", "_"),
         "inputs": inputs,
         "outputs": outputs,
     }
@@ -100,10 +100,10 @@ def array(tensor: Tensor) -> NDArray[Any]:
     return raw.reshape(tensor.shape).copy()
 
 
-def spsa(queries: int, copies: str, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def spsa(num_queries: int, copies: str, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The plan of one level, with the difference of the settings."""
     difference = (settings or {}).get("difference", "central")
-    level = {"begin": 0, "directions": queries, "difference": difference}
+    level = {"begin": 0, "directions": num_queries, "difference": difference}
     return {"levels": [level], "copies": copies}
 
 
@@ -153,11 +153,11 @@ def write(
         },
         "settings": {
             **run_settings(method),
-            "batch": 3,
-            "accumulate": 1,
+            "batch_size": 3,
+            "gradient_accumulation_steps": 1,
             "weights": "fp32",
             "activations": "fp32",
-            "lr_schedule": "constant",
+            "lr_scheduler_type": "constant",
             "loss": "full",
             "seed": 7,
             **settings,
@@ -191,9 +191,9 @@ def write_bundle(
     folder: Path,
     *,
     method: str = "prge",
-    queries: int = 2,
+    num_queries: int = 2,
     rows: int = 2,
-    seq_len: int = 8,
+    max_length: int = 8,
     max_labels: int = 10,
     min_labels: int = 1,
     settings: Mapping[str, Any] | None = None,
@@ -202,7 +202,7 @@ def write_bundle(
     changes: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a bundle whose programs the host runs. ``changes`` replace keys of the manifest."""
-    copies = 2 * queries if method == "prge" else 1
+    copies = 2 * num_queries if method == "prge" else 1
     entries = {"name": "labels", "min": min_labels, "max": max_labels}
     slots = [
         slot(name, role, tensor_id, "float32", initial_values()[name].shape, "proj")
@@ -210,14 +210,14 @@ def write_bundle(
     ]
     states = [tensor_spec(each["name"], "state", "float32", *each["shape"]) for each in slots]
     rows_in = [
-        tensor_spec("tokens", "tokens", "int64", rows, seq_len),
+        tensor_spec("tokens", "tokens", "int64", rows, max_length),
         tensor_spec("label_positions", "label_positions", "int64", entries),
         tensor_spec("label_tokens", "label_tokens", "int64", entries),
     ]
     noise = [
         tensor_spec("seed", "seed", "int64", 1),
         tensor_spec("step", "step", "int64", 1),
-        tensor_spec("projected_gradients", "projected_gradients", "float32", queries),
+        tensor_spec("projected_gradients", "projected_gradients", "float32", num_queries),
         tensor_spec("learning_rate", "learning_rate", "float32", 1),
         tensor_spec("epsilon", "epsilon", "float32", 1),
     ]
@@ -230,7 +230,7 @@ def write_bundle(
         {
             "name": "train",
             "file": "model.bin",
-            "method": "train",
+            "entry_point": "train",
             "inputs": [*rows_in, *states, *noise],
             "outputs": [
                 tensor_spec("logprobs", "label_logprobs", "float32", copies, entries),
@@ -240,7 +240,7 @@ def write_bundle(
         {
             "name": "evaluate",
             "file": "model.bin",
-            "method": "evaluate",
+            "entry_point": "evaluate",
             "inputs": [*rows_in, *states],
             "outputs": [
                 tensor_spec("logprobs", "label_logprobs", "float32", 1, entries),
@@ -255,10 +255,16 @@ def write_bundle(
         "rows": rows,
         "max_labels": max_labels,
         "copies": copies,
-        "step": spsa(queries, "one" if method == "mezo" else "call", settings),
+        "step": spsa(num_queries, "one" if method == "mezo" else "call", settings),
         **(changes or {}),
     }
-    own = {"seq_len": seq_len, "queries": queries, "eps": 1e-2, "lr": 0.5, **(settings or {})}
+    own = {
+        "max_length": max_length,
+        "num_queries": num_queries,
+        "eps": 1e-2,
+        "learning_rate": 0.5,
+        **(settings or {}),
+    }
     return write(
         folder,
         {"adapter.safetensors": safetensors(initial_values()), "model.bin": program},
@@ -270,7 +276,9 @@ def write_bundle(
     )
 
 
-def zo_update(master: Floats, gradients: Floats, lr: float, seed: int, step: int) -> Floats:
+def zo_update(
+    master: Floats, gradients: Floats, learning_rate: float, seed: int, step: int
+) -> Floats:
     """The update of the step before ``step``, as docs/session.md and docs/rng.md define it."""
     if not gradients.any():
         return master.copy()
@@ -278,7 +286,7 @@ def zo_update(master: Floats, gradients: Floats, lr: float, seed: int, step: int
     total = gradients[0] * z[0]
     for g, normals in zip(gradients[1:], z[1:], strict=True):
         total = total + g * normals
-    scale = np.float32(lr) / np.float32(len(gradients))
+    scale = np.float32(learning_rate) / np.float32(len(gradients))
     return (master.ravel() - scale * total).reshape(master.shape)
 
 
@@ -321,7 +329,7 @@ class LinearModel:
             _fill(outputs["is_argmax"], picked[0].argmax(axis=1) == labels)
 
     def logprobs(self, tokens: NDArray[Any], b: Floats, a: Floats) -> NDArray[Any]:
-        """Log-probabilities (rows, seq_len, vocabulary)."""
+        """Log-probabilities (rows, max_length, vocabulary)."""
         length = np.arange(1, tokens.shape[1] + 1)[:, None]
         hidden = np.cumsum(self.embedding[tokens], axis=1) / length
         logits = hidden @ self.output + (hidden @ a) @ b.astype(np.float64)
@@ -337,8 +345,8 @@ class LinearModel:
 def _perturbations(given: Mapping[str, NDArray[Any]]) -> list[tuple[int, float]]:
     if "query" in given:
         return [(int(given["query"][0]), float(given["sign"][0]))]
-    queries = len(given["projected_gradients"])
-    return [(query, sign) for query in range(queries) for sign in (1.0, -1.0)]
+    num_queries = len(given["projected_gradients"])
+    return [(query, sign) for query in range(num_queries) for sign in (1.0, -1.0)]
 
 
 def _fill(tensor: Tensor, values: Any) -> None:
@@ -346,12 +354,12 @@ def _fill(tensor: Tensor, values: Any) -> None:
     tensor.data[:] = memoryview(flat)
 
 
-def text_examples(count: int = 7, seq_len: int = 8) -> list[tuple[list[Candidate], int]]:
+def text_examples(count: int = 7, max_length: int = 8) -> list[tuple[list[Candidate], int]]:
     """Examples without choices, of unequal length; the label is a function of the token, so it can be learned."""
     words = np.random.default_rng(5)
     examples = []
     for number in range(count):
-        length = seq_len if number == 0 else int(words.integers(1, seq_len + 1))
+        length = max_length if number == 0 else int(words.integers(1, max_length + 1))
         tokens = words.integers(0, VOCAB, size=length).tolist()
         labels = [(3 * token + 1) % VOCAB if words.random() < 0.7 else NO_LABEL for token in tokens]
         labels[-1] = (3 * tokens[-1] + 1) % VOCAB

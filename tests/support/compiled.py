@@ -68,8 +68,13 @@ def compile_tiny(
 
     ``tests/parity/test_matrix.py`` verifies a bundle of every method, so that the others need not be.
     """
-    values: dict[str, Any] = {"seq_len": SEQ, "batch": 3, "weights": "fp32", "generate": "off"}
-    values |= {"lora.rank": 4} if "lora.rank" in fields(methods.get(method).config) else {}
+    values: dict[str, Any] = {
+        "max_length": SEQ,
+        "batch_size": 3,
+        "weights": "fp32",
+        "generate": False,
+    }
+    values |= {"lora.r": 4} if "lora.r" in fields(methods.get(method).config) else {}
     values |= {key.replace("__", "."): value for key, value in settings.items()}
     return compile_bundle(
         str(model),

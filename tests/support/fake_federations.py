@@ -39,11 +39,11 @@ def terms_of(algorithm: str) -> Terms:
         seed=3,
         steps=STEPS,
         scalars=0 if how.first_order else QUERIES,
-        lr=RATE if not how.first_order else 0.1,
+        learning_rate=RATE if not how.first_order else 0.1,
         eps=1e-3,
         loss="full",
-        batch=1,
-        accumulate=1,
+        batch_size=1,
+        gradient_accumulation_steps=1,
         difference=how.difference or "central",
     )
 
@@ -86,7 +86,7 @@ class FakeReplayer(Replayer):
         flat = _flat(model)
         with np.errstate(over="ignore", invalid="ignore"):
             for step, scalars in enumerate(trajectory.gradients.astype(np.float64)):
-                flat = flat - terms.lr * scalars @ _directions(seed, step) / QUERIES
+                flat = flat - terms.learning_rate * scalars @ _directions(seed, step) / QUERIES
         return _model(flat)
 
 
@@ -156,12 +156,14 @@ class FakeClients:
             losses.append(_loss(flat, wanted))
             slope = flat - wanted
             if self.terms.how.first_order:
-                flat = flat - self.terms.lr * slope
+                flat = flat - self.terms.learning_rate * slope
                 continue
             directions = _directions(seed, step)
             scalars = (directions @ slope).astype(np.float32)
             gradients.append(scalars)
-            flat = flat - self.terms.lr * scalars.astype(np.float64) @ directions / QUERIES
+            flat = (
+                flat - self.terms.learning_rate * scalars.astype(np.float64) @ directions / QUERIES
+            )
         shape = (self.terms.steps, self.terms.scalars)
         return Steps(
             np.array(losses, np.float32),

@@ -58,12 +58,12 @@ def terms_of(bundle: Path, algorithm: str = "replay", **changes: Any) -> Terms:
         "algorithm": algorithm,
         "seed": 5,
         "steps": 3,
-        "scalars": info.queries,
-        "lr": run["lr"],
+        "scalars": info.num_queries,
+        "learning_rate": run["learning_rate"],
         "eps": run.get("eps", 0.0),
         "loss": run["loss"],
-        "batch": 2,
-        "accumulate": 1,
+        "batch_size": 2,
+        "gradient_accumulation_steps": 1,
         "difference": ALGORITHMS[algorithm].difference or run.get("difference", "central"),
     }
     return Terms(**{**values, **changes})

@@ -44,7 +44,7 @@ def make_case(folder: Path) -> Path:
         ``folder``: ``bundle``, the adapters ``a`` and ``b``, texts in ``cases.json``, and the bundle's own adapter as
         ``exported`` (PEFT's form) and ``exported.gguf`` (Q8_0).
     """
-    compiled = Compiler().bundle("llama", "mebp", generate="on", lora__targets="all-linear")
+    compiled = Compiler().bundle("llama", "mebp", generate=True, lora__target_modules="all-linear")
     bundle = Path(shutil.copytree(compiled, folder / "bundle"))
     for seed, name in enumerate("ab"):
         _write_adapter(bundle, folder, name, seed)
@@ -68,7 +68,7 @@ def _made(session: Session, case: dict[str, Any], *, stop: bool = False) -> dict
     options: dict[str, Any] = {
         "messages": case.get("messages", []),
         "adapter": case.get("adapter"),
-        "max_tokens": TOKENS,
+        "max_new_tokens": TOKENS,
         "sampling": sampling,
     }
     if stop:
@@ -79,7 +79,7 @@ def _made(session: Session, case: dict[str, Any], *, stop: bool = False) -> dict
         "prompt": case.get("prompt"),
         "messages": [list(message) for message in case.get("messages", [])],
         "adapter": case.get("adapter"),
-        "max_tokens": TOKENS,
+        "max_new_tokens": TOKENS,
         "stop": stops,
         "temperature": sampling.temperature,
         "top_k": sampling.top_k,

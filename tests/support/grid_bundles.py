@@ -210,12 +210,12 @@ def write_bundle(
     """Write a bundle of two rows a copy."""
     copies = 2 * QUERIES
     own = {
-        "seq_len": LENGTHS[-1],
+        "max_length": LENGTHS[-1],
         "weights": "int4",
-        "queries": QUERIES,
+        "num_queries": QUERIES,
         "optimizer": "sgd",
         "eps": EPS,
-        "lr": LR,
+        "learning_rate": LR,
         "seed": SEED,
     }
     return bundles.write_split(

@@ -119,7 +119,7 @@ def initial_integers() -> Arrays:
 def updated(
     state: Mapping[str, NDArray[Any]],
     gradients: tuple[float, ...],
-    lr: float,
+    learning_rate: float,
     step: int,
     *,
     second: bool = True,
@@ -127,7 +127,7 @@ def updated(
 ) -> Arrays:
     """The state after the update of ``step``; ``second``: along Q2; ``summed``: rounded once."""
     found = dict(state)
-    rate = np.float32(lr) / np.float32(len(gradients))
+    rate = np.float32(learning_rate) / np.float32(len(gradients))
     for name in TRAINED:
         tensor_id = TRAINED[name][0]
         count = HIDDEN * HIDDEN

@@ -28,10 +28,10 @@ BUILD = ROOT / "build"
 STEPS = 6
 THREADS = 1
 SETTINGS: dict[str, Any] = {
-    "lr": 0.03,
+    "learning_rate": 0.03,
     "loss": "choices",
-    "lr_schedule": "cosine",
-    "batch": 2,
+    "lr_scheduler_type": "cosine",
+    "batch_size": 2,
     "seed": 2**63 + 5,  # beyond a signed number of 64 bits
 }
 #: Where a host leaves its states: one undisturbed run, and one that was cancelled, closed and resumed. The name has
@@ -46,7 +46,11 @@ def make_case(folder: Path, method: str = "prge", target: str = "host") -> Path:
 
     Beside a Core ML package also what its functions computed (tests.support.coreml_recording).
     """
-    settings = {"weights": "int4", "batch": 2, **({} if method == "mebp" else {"queries": 2})}
+    settings = {
+        "weights": "int4",
+        "batch_size": 2,
+        **({} if method == "mebp" else {"num_queries": 2}),
+    }
     compiled = Compiler().bundle("llama_tied", method, target, **settings)
     shutil.copytree(compiled, folder / "bundle")
     keys = make_keys(folder / "keys")
@@ -154,8 +158,8 @@ def _expected(folder: Path, engine: Engine | None = None) -> dict[str, Any]:
             "states": STATES,
             "settings": {**SETTINGS, "seed": str(SETTINGS["seed"])},
             "defaults": {
-                "batch": defaults["batch"],
-                "lr": defaults["lr"],
+                "batch_size": defaults["batch_size"],
+                "learning_rate": defaults["learning_rate"],
                 "seed": str(defaults["seed"]),
             },
             "info": {
@@ -165,9 +169,9 @@ def _expected(folder: Path, engine: Engine | None = None) -> dict[str, Any]:
                 "engine": info.engine,
                 "numbers": [
                     info.rows,
-                    info.seq_len,
+                    info.max_length,
                     info.copies,
-                    info.queries,
+                    info.num_queries,
                     info.max_labels,
                     info.steps,
                 ],
@@ -191,7 +195,7 @@ def _expected(folder: Path, engine: Engine | None = None) -> dict[str, Any]:
             "records": [
                 {
                     "loss": _bits([record.loss])[0],
-                    "lr": _bits([record.lr])[0],
+                    "learning_rate": _bits([record.learning_rate])[0],
                     "gradients": _bits(record.gradients),
                 }
                 for record in map(session.record, range(STEPS))

@@ -43,7 +43,7 @@ def make_case(folder: Path) -> Path:
     """
     folder.mkdir(parents=True)
     keys = make_keys(folder / "keys")
-    compiled = Compiler().bundle("llama", "mebp", generate="on", weights="int4")
+    compiled = Compiler().bundle("llama", "mebp", generate=True, weights="int4")
     pack(compiled, folder / "plain.zobundle", force=False, progress=lambda *_: None)
     bundle = folder / "bundle"
     verb("unpack", folder / "plain.zobundle", "-o", bundle)
@@ -69,7 +69,7 @@ def make_case(folder: Path) -> Path:
     trained = verb("train", bundle, "--data", data, *state, "--steps", STEPS, *validation)
     expected["best"] = trained["best_step"]
     expected["after"] = verb("eval", bundle, "--data", held_out, *state)
-    ask = ("generate", bundle, "--prompt", PROMPT, "--max-tokens", TOKENS)
+    ask = ("generate", bundle, "--prompt", PROMPT, "--max-new-tokens", TOKENS)
     # Half a character at the end would be another one with the tokens that follow.
     expected["untrained"] = verb(*ask)["text"].rstrip("\N{REPLACEMENT CHARACTER}")
     expected["trained"] = verb(*ask, *state)["text"].rstrip("\N{REPLACEMENT CHARACTER}")
@@ -89,7 +89,7 @@ def answers(bundle: Path, state: Path | None) -> list[str]:
     opened, messages = Bundle.open(bundle), []
     for question in QUESTIONS:
         messages.append({"role": "user", "content": question})
-        answer = opened.generate(messages, state=state, max_tokens=TOKENS).text or ""
+        answer = opened.generate(messages, state=state, max_new_tokens=TOKENS).text or ""
         messages.append({"role": "assistant", "content": answer})
     return [message["content"] for message in messages[1::2]]
 

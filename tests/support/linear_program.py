@@ -86,9 +86,9 @@ def write(folder: Path) -> Path:
     """Write the bundle; gives ``folder``."""
     return bundles.write_bundle(
         folder,
-        queries=QUERIES,
+        num_queries=QUERIES,
         rows=ROWS,
-        seq_len=SEQ,
+        max_length=SEQ,
         max_labels=MAX_LABELS,
         min_labels=2,
         engine="executorch",

@@ -23,9 +23,9 @@ BEGIN, END = "<!-- methods x targets -->\n", "\n<!-- end -->"
 
 METHODS: dict[str, tuple[dict[str, str], ...]] = {
     "mebp": ({},),
-    "prge": ({}, {"split": "layers"}, {"split": "layers", "optimizer": "adam"}),
-    "mezo": ({}, {"split": "layers"}, {"train": "full"}),
-    "fzoo": ({}, {"split": "layers"}, {"split": "layers", "optimizer": "muon"}),
+    "prge": ({}, {"granularity": "layer"}, {"granularity": "layer", "optimizer": "adam"}),
+    "mezo": ({}, {"granularity": "layer"}, {"train": "full"}),
+    "fzoo": ({}, {"granularity": "layer"}, {"granularity": "layer", "optimizer": "muon"}),
     "spzo": ({}, {"train": "full"}),
     "senszoq": ({},),
     "quzo": ({}, {"train": "lora"}),

@@ -16,7 +16,7 @@ from zoexport.data.text_entry import tokenizer_of
 def read_lines(
     tokenizer: Any,
     lines: bytes,
-    seq_len: int = 1000,
+    max_length: int = 1000,
     *,
     masked: bool = False,
     vocab_size: int = VOCAB_SIZE,
@@ -30,7 +30,7 @@ def read_lines(
     found: list[dict[str, Any]] = []
     with (
         tempfile.TemporaryDirectory() as folder,
-        tokenizer_of(loaded, seq_len, masked=masked) as session,
+        tokenizer_of(loaded, max_length, masked=masked) as session,
     ):
         path = Path(folder) / "data.jsonl"
         path.write_bytes(lines)
@@ -42,8 +42,8 @@ def read_lines(
 
 
 def read_line(
-    tokenizer: Any, line: dict[str, Any], seq_len: int = 1000, *, masked: bool = False
+    tokenizer: Any, line: dict[str, Any], max_length: int = 1000, *, masked: bool = False
 ) -> dict[str, Any]:
     """The only line's."""
-    (found,) = read_lines(tokenizer, json.dumps(line).encode(), seq_len, masked=masked)
+    (found,) = read_lines(tokenizer, json.dumps(line).encode(), max_length, masked=masked)
     return found

@@ -335,12 +335,12 @@ def write_bundle(
             "optimizer": "adamw",
             "momentum": 0.0,
             "weight_decay": 0.0,
-            "clip": 0.0,
+            "max_grad_norm": 0.0,
             "checkpoint_every": 1,
-            "lr": 0.02,
+            "learning_rate": 0.02,
         }
         if first_order
-        else {"queries": 2, "eps": 1e-2, "lr": 0.1}
+        else {"num_queries": 2, "eps": 1e-2, "learning_rate": 0.1}
     )
     parts = {
         "engine": engine,
@@ -366,7 +366,7 @@ def write_bundle(
         method=method,
         model="split",
         vocab=VOCAB,
-        settings={"seq_len": lengths[-1], "batch": rows, **own, **(settings or {})},
+        settings={"max_length": lengths[-1], "batch_size": rows, **own, **(settings or {})},
         **parts,
     )
 

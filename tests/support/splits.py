@@ -71,7 +71,7 @@ def small(
     model = SmallModel(body, tied=tied).eval()
     graph = capture(model, LENGTH)
     graph.any_length = any_length
-    values = {"seq_len": LENGTH, "lora.rank": 2, "lora.alpha": 4, "weights": "fp32"}
+    values = {"max_length": LENGTH, "lora.r": 2, "lora.alpha": 4, "weights": "fp32"}
     values |= {name.replace("__", "."): value for name, value in settings.items()}
     config = plan("mebp", "host", {name: str(value) for name, value in values.items()}).config
     order = split_passes(config, list(targets))
@@ -86,7 +86,7 @@ def passed(name: str, last: str, length: int = LENGTH, **changes: Any) -> Traini
         changes: of its configuration.
     """
     graph = capture(from_config(tiny_config(name, **changes)), length)
-    config = plan("mebp", "host", {"seq_len": str(length), "weights": "fp32"}).config
+    config = plan("mebp", "host", {"max_length": str(length), "weights": "fp32"}).config
     order = split_passes(config, [])
     count = next(number for number, step in enumerate(order) if step.name == last) + 1
     return run_passes(graph, order[:count], lambda *_: None)
@@ -116,12 +116,12 @@ def tiny_graph(
     model = tiny(name)
     linear_from_conv1d(model)
     values = {
-        "seq_len": str(LONGEST),
-        "batch": str(ROWS),
+        "max_length": str(LONGEST),
+        "batch_size": str(ROWS),
         "weights": "fp32",
-        "lora.rank": "4",
+        "lora.r": "4",
         "lora.alpha": "8",
-        "lora.targets": "all-linear",
+        "lora.target_modules": "all-linear",
         **{key.replace("__", "."): value for key, value in settings.items()},
     }
     planned = plan("mebp", target, values)

@@ -82,12 +82,12 @@ def noise(name: str, step: int, query: int) -> bundles.Floats:
 
 
 def updated(
-    state: Mapping[str, NDArray[Any]], gradients: list[float], lr: float, step: int
+    state: Mapping[str, NDArray[Any]], gradients: list[float], learning_rate: float, step: int
 ) -> dict[str, NDArray[Any]]:
     """The state after the update of ``step``: float32 arithmetic, and float16 values rounded once."""
     found = dict(state)
     g = np.array(gradients, np.float32)
-    scale = np.float32(lr) / np.float32(len(g))
+    scale = np.float32(learning_rate) / np.float32(len(g))
     for name in TRAINED:
         total = g[0] * noise(name, step, 0)
         for query in range(1, len(g)):
@@ -254,7 +254,13 @@ def write_bundle(
             bind["bias"] = BIAS
         forward = f"{kind}.forward"
         stages.append({"name": stage, "forward": forward, "backward": None, "bind": bind})
-    own = {"seq_len": LENGTHS[-1], "queries": QUERIES, "eps": 2e-2, "lr": 2e-2, "seed": SEED}
+    own = {
+        "max_length": LENGTHS[-1],
+        "num_queries": QUERIES,
+        "eps": 2e-2,
+        "learning_rate": 2e-2,
+        "seed": SEED,
+    }
     return bundles.write_split(
         folder,
         save({name: torch.tensor(v) for name, v in initial_values().items()}),

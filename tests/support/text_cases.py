@@ -75,21 +75,21 @@ def make_case(folder: Path, bundles: Path) -> Path:
 
     ``data.jsonl`` has choices in every example, ``mixed.jsonl`` all shapes, ``typed.jsonl`` is
     :data:`TYPED`. ``<name>.examples.jsonl`` has the examples, ``mixed.packed`` the digest of mixed.jsonl's rows with
-    ``pack=on`` (tests/unit/session/test_packing.py says that they are right), ``<method>`` is the state of
+    ``pack=true`` (tests/unit/session/test_packing.py says that they are right), ``<method>`` is the state of
     ``zoexport train``, and ``prge.zobundle`` the packed bundle.
     """
     folder.mkdir(parents=True)
     bundle = bundles / "prge" / "bundle"
     manifest = json.loads((bundle / "manifest.json").read_text())
-    seq_len = manifest["settings"]["seq_len"]
+    max_length = manifest["settings"]["max_length"]
     for name, records in (("data", DATA), ("mixed", MIXED), ("typed", TYPED)):
         path = folder / f"{name}.jsonl"
         path.write_text("".join(json.dumps(record) + "\n" for record in records))
-        tokenized = tokenize_file(path, bundle, seq_len, ends=ends_of(bundle))
+        tokenized = tokenize_file(path, bundle, max_length, ends=ends_of(bundle))
         write_examples(tokenized.examples, folder / f"{name}.examples.jsonl")
         (folder / f"{name}.shortened").write_text(str(tokenized.shortened))
     with Dataset() as dataset, Tokenizer.open(bundle) as tokenizer:
-        dataset.read(folder / "mixed.jsonl", tokenizer, pack="on")
+        dataset.read(folder / "mixed.jsonl", tokenizer, pack=True)
         (folder / "mixed.packed").write_text(dataset.digest())
     pack(bundle, folder / "prge.zobundle", force=False, progress=lambda *_: None)
     for method in ("prge", "mebp"):

@@ -50,11 +50,16 @@ def write_log(state: Path, bundle: Path, run: dict[str, Any]) -> None:
     log = _checked(
         b"ZOLOG\0\0\2" + bytes.fromhex(bundle_id) + struct.pack("<QIQ", seed, queries, 0)
     )
-    for step, (losses, lr, gradients) in enumerate(
+    for step, (losses, learning_rate, gradients) in enumerate(
         zip(run["losses"], run["rates"], run["gradients"], strict=True)
     ):
         loss = struct.pack("<f", sum(losses) / len(losses))
-        record = struct.pack("<I", step) + _floats([lr, run["eps"]]) + loss + _floats(gradients)
+        record = (
+            struct.pack("<I", step)
+            + _floats([learning_rate, run["eps"]])
+            + loss
+            + _floats(gradients)
+        )
         log += _checked(record, before=int.from_bytes(log[-4:], "little"))
     (state / "trajectory.log").write_bytes(log)
 

@@ -26,7 +26,7 @@ class Examples:
 
 
 def tokenize_file(
-    path: Path, folder: Path, seq_len: int, *, masked: bool = False, ends: Sequence[int] = ()
+    path: Path, folder: Path, max_length: int, *, masked: bool = False, ends: Sequence[int] = ()
 ) -> Examples:
     """Tokenize a JSON Lines file with the tokenizer of a folder; the first of ``ends`` is appended."""
     auto: Any = transformers.AutoTokenizer
@@ -43,7 +43,7 @@ def tokenize_file(
                 (first, text if text[-1] in ends else [*text, ends[0]]) for first, text in sequences
             ]
         made = _at_masks if masked else _after_prompts
-        candidates, short = made(sequences, seq_len, tokenizer)
+        candidates, short = made(sequences, max_length, tokenizer)
         target = content["choices"].index(content["completion"]) if "choices" in content else 0
         examples.append(Example(candidates, target))
         shortened += short
@@ -100,18 +100,20 @@ def _common(first: str, second: str) -> str:
     return "".join(one for one, _ in same)
 
 
-def _after_prompts(sequences: list[Split], seq_len: int, _: Any) -> tuple[list[Candidate], bool]:
-    room = max(seq_len - max(len(completion) for _, completion in sequences), 0)
+def _after_prompts(sequences: list[Split], max_length: int, _: Any) -> tuple[list[Candidate], bool]:
+    room = max(max_length - max(len(completion) for _, completion in sequences), 0)
     candidates, shortened = [], False
     for prompt, completion in sequences:
         kept = prompt[max(len(prompt) - room, 0) :]
-        tokens = (kept + completion)[:seq_len]
+        tokens = (kept + completion)[:max_length]
         shortened |= len(tokens) < len(prompt) + len(completion)
         candidates.append(Candidate.predicting(tokens, len(kept)))
     return candidates, shortened
 
 
-def _at_masks(sequences: list[Split], seq_len: int, tokenizer: Any) -> tuple[list[Candidate], bool]:
+def _at_masks(
+    sequences: list[Split], max_length: int, tokenizer: Any
+) -> tuple[list[Candidate], bool]:
     """A mask for each token of the completion; tokens are dropped from the start, then from the end."""
     prompt = sequences[0][0]
     mask = tokenizer.mask_token_id
@@ -121,7 +123,7 @@ def _at_masks(sequences: list[Split], seq_len: int, tokenizer: Any) -> tuple[lis
     lead = len(list(itertools.takewhile(special.__contains__, before)))
     close = len(list(itertools.takewhile(special.__contains__, reversed(after))))
     longest = max(len(completion) for _, completion in sequences)
-    excess = max(len(before) + len(after) - (seq_len - longest), 0)
+    excess = max(len(before) + len(after) - (max_length - longest), 0)
     first = min(excess, len(before) - lead)
     rest = len(after) - close - (excess - first)
     before = before[:lead] + before[lead + first :]

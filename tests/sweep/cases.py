@@ -53,7 +53,7 @@ class Case:
         tied: whether the output head shares the embedding's weight.
         std: standard deviation of the weights, normally distributed; norms are as far from their neutral value.
         weight_seed: of the weights.
-        targets: ``lora.targets``, or ``one:K`` for the K-th kind of linear layer that the model has.
+        targets: ``lora.target_modules``, or ``one:K`` for the K-th kind of linear layer that the model has.
         density: of a mask's chosen weights.
         steps: that parity compares.
         The others are settings of the same name.
@@ -79,22 +79,23 @@ class Case:
     activations: str | None = None
     compute: str | None = None
     soc: str | None = None
-    seq_len: int = 8
-    batch: int = 1
-    accumulate: int | None = None
+    max_length: int = 8
+    batch_size: int = 1
+    gradient_accumulation_steps: int | None = None
     loss: str | None = None
     choices: str | None = None
     labels: int | None = None
-    queries: int | None = None
+    num_queries: int | None = None
     eps: float | None = None
+    granularity: str | None = None
     split: str | None = None
     difference: str | None = None
-    rank: int | None = None
+    lora_r: int | None = None
     alpha: float | None = None
-    rslora: str | None = None
+    lora_use_rslora: bool | None = None
     dropout: float | None = None
     targets: str | None = None
-    lora_layers: str | None = None
+    lora_layers_to_transform: str | None = None
     train: str | None = None
     perturbations: str | None = None
     optimizer: str | None = None
@@ -103,7 +104,7 @@ class Case:
     beta2: float | None = None
     horizon: int | None = None
     weight_decay: float | None = None
-    clip: float | None = None
+    max_grad_norm: float | None = None
     checkpoint_every: int | None = None
     activation_bits: int | None = None
     perturbation_bits: int | None = None
@@ -138,30 +139,47 @@ class Case:
 
 _SETTINGS = {
     name: f"lora.{name.removeprefix('lora_')}"
-    for name in ("rank", "alpha", "rslora", "dropout", "lora_layers")
+    for name in ("lora_r", "alpha", "lora_use_rslora", "dropout", "lora_layers_to_transform")
 }
 _SAME_NAME = (
-    *("seq_len", "batch", "accumulate", "weights", "group_size", "activations", "compute", "soc"),
+    *(
+        "max_length",
+        "batch_size",
+        "gradient_accumulation_steps",
+        "weights",
+        "group_size",
+        "activations",
+        "compute",
+        "soc",
+    ),
     *(
         "loss",
         "choices",
         "labels",
-        "queries",
+        "num_queries",
         "eps",
+        "granularity",
         "split",
         "difference",
         "train",
         "optimizer",
     ),
     *("beta1", "beta2", "horizon"),
-    *("perturbations", "momentum", "weight_decay", "clip", "checkpoint_every", "estimator"),
+    *(
+        "perturbations",
+        "momentum",
+        "weight_decay",
+        "max_grad_norm",
+        "checkpoint_every",
+        "estimator",
+    ),
     "update",
     *("activation_bits", "perturbation_bits", "outliers", "datatypes"),
 )
 
 
 def settings(case: Case) -> dict[str, str]:
-    """What ``--set`` takes, but for ``lora.targets`` and ``mask``, which the model's names decide."""
+    """What ``--set`` takes, but for ``lora.target_modules`` and ``mask``, which the model's names decide."""
     keys = {**{name: name for name in _SAME_NAME}, **_SETTINGS}
     values = {key: getattr(case, name) for name, key in keys.items()}
     return {key: str(value) for key, value in values.items() if value is not None}
@@ -190,13 +208,13 @@ def cases(draw: st.DrawFn, target: str, method: str | None = None) -> Case:
 def _compilation(draw: st.DrawFn, target: str, method: str) -> dict[str, Any]:
     """The settings: those that all methods have, the method's own, the target's."""
     found = {
-        "seq_len": draw(st.sampled_from([8, 2, 3, 5, 6, 12, 16, 17, 24, 33])),
-        "batch": draw(st.sampled_from([1, 2, 3, 4, 5, 11])),
+        "max_length": draw(st.sampled_from([8, 2, 3, 5, 6, 12, 16, 17, 24, 33])),
+        "batch_size": draw(st.sampled_from([1, 2, 3, 4, 5, 11])),
         "loss": draw(
             st.sampled_from([None, None, None, None, "choices", "choices", "dpo", "orpo"])
         ),
         "choices": draw(st.sampled_from([None, "mean"])),
-        "accumulate": draw(st.sampled_from([None, None, 2])),
+        "gradient_accumulation_steps": draw(st.sampled_from([None, None, 2])),
         **draw(_OWN[method]),
         **draw(_PRECISION.get(target, _none())),
     }
@@ -206,9 +224,9 @@ def _compilation(draw: st.DrawFn, target: str, method: str) -> dict[str, Any]:
         found |= draw(_adapters(method))
     if method == "mebp" and target in _WITH_DROPOUT:
         found["dropout"] = draw(st.sampled_from([None, None, 0.2]))
-    if target == "android-gpu" and "split" in found and method != "spzo":
-        found["split"] = "layers"  # it has no programs of the whole model
-    if method in ("prge", "mezo", "fzoo") and found["split"] == "layers":
+    if target == "android-gpu" and "granularity" in found:
+        found["granularity"] = "layer"  # it has no programs of the whole model
+    if method in ("prge", "mezo", "fzoo") and found["granularity"] == "layer":
         found |= draw(_MOMENTS)
     if method == "quzo":
         found["weights"] = draw(st.sampled_from(["int8", "int4"]))
@@ -228,13 +246,13 @@ def _affordable(target: str, method: str, found: dict[str, Any]) -> dict[str, An
     """Where activations are rounded parity takes 256 labels a step, whatever a row has: hundreds of short rows."""
     coreml = target == "ios-coreml"
     rounded = found.get("activation_bits") == 8 or (coreml and found.get("compute") != "fp32")
-    whole = method in ("prge", "mezo", "fzoo") and found.get("split") is None
+    whole = method in ("prge", "mezo", "fzoo") and found.get("granularity") is None
     integers = found["weights"] != "fp32" and found.get("activations") is None
     rounded |= target in ("host", "android-cpu") and whole and integers
     if rounded or target == "android-npu":
-        found["seq_len"] = max(found["seq_len"], 12)
-    if "queries" in found and (rounded or coreml):
-        found["queries"] = min(found["queries"], 3)
+        found["max_length"] = max(found["max_length"], 12)
+    if "num_queries" in found and (rounded or coreml):
+        found["num_queries"] = min(found["num_queries"], 3)
     return found
 
 
@@ -245,7 +263,7 @@ def _none() -> st.SearchStrategy[dict[str, Any]]:
 @st.composite
 def _integer_activations(draw: st.DrawFn, method: str, found: dict[str, Any]) -> dict[str, Any]:
     """Whole programs with int4 weights compute with int8 activations by default; with int8 weights, always."""
-    whole = method in ("prge", "mezo", "fzoo") and found.get("split") is None
+    whole = method in ("prge", "mezo", "fzoo") and found.get("granularity") is None
     other = whole and found["weights"] == "int4"
     return {"activations": draw(st.sampled_from([None, "fp32"]))} if other else {}
 
@@ -253,7 +271,7 @@ def _integer_activations(draw: st.DrawFn, method: str, found: dict[str, Any]) ->
 @st.composite
 def _rounded_products(draw: st.DrawFn, method: str, found: dict[str, Any]) -> dict[str, Any]:
     """Of frozen quantized weights in programs of single layers."""
-    staged = method in ("mebp", "senszoq") or found.get("split") == "layers"
+    staged = method in ("mebp", "senszoq") or found.get("granularity") == "layer"
     frozen = found["weights"] != "fp32" and method != "quzo" and found.get("train") != "full"
     return {"compute": draw(st.sampled_from([None, None, "bf16"]))} if staged and frozen else {}
 
@@ -270,16 +288,18 @@ def _adapters(draw: st.DrawFn, method: str) -> dict[str, Any]:
     """Rank 16 is the default, and needs the widest layers."""
     names = [None, "all-linear", *(f"one:{number}" for number in range(6))]
     return {
-        "rank": draw(st.sampled_from([1, 2, 3, 4, 5, 8, 12, 16])),
+        "lora_r": draw(st.sampled_from([1, 2, 3, 4, 5, 8, 12, 16])),
         "alpha": draw(st.sampled_from([None, 1.0, 8.0, 32.0])),
-        "rslora": draw(st.sampled_from([None, None, "on"])),
+        "lora_use_rslora": draw(st.sampled_from([None, None, True])),
         "targets": draw(st.sampled_from(names)),
-        "lora_layers": None if method == "spzo" else draw(st.sampled_from([None, None, "last:1"])),
+        "lora_layers_to_transform": None
+        if method == "spzo"
+        else draw(st.sampled_from([None, None, "last:1"])),
     }
 
 
 def _in_layers_where_full(found: dict[str, Any]) -> dict[str, Any]:
-    return {**found, "split": "layers"} if found["train"] == "full" else found
+    return {**found, "granularity": "layer"} if found["train"] == "full" else found
 
 
 _QUERIES = st.sampled_from([1, 2, 3, 4, 8])
@@ -297,12 +317,16 @@ _MOMENTS = st.one_of(
 )
 _OWN: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "prge": st.fixed_dictionaries(
-        {"queries": _QUERIES, "split": st.sampled_from([None, None, "layers"]), "eps": _EPS}
+        {
+            "num_queries": _QUERIES,
+            "granularity": st.sampled_from([None, None, "layer"]),
+            "eps": _EPS,
+        }
     ),
     "mezo": st.fixed_dictionaries(
         {
-            "queries": _QUERIES,
-            "split": st.sampled_from([None, "layers"]),
+            "num_queries": _QUERIES,
+            "granularity": st.sampled_from([None, "layer"]),
             "difference": st.sampled_from([None, "forward"]),
             "train": st.sampled_from([None, None, "full"]),
             "eps": _EPS,
@@ -310,15 +334,15 @@ _OWN: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     ).map(_in_layers_where_full),
     "fzoo": st.fixed_dictionaries(
         {
-            "queries": st.sampled_from([2, 3, 7]),
-            "split": st.sampled_from([None, None, "layers"]),
+            "num_queries": st.sampled_from([2, 3, 7]),
+            "granularity": st.sampled_from([None, None, "layer"]),
             "eps": _EPS,
         }
     ),
     "mebp": st.one_of(
         st.fixed_dictionaries(
             {
-                "clip": st.sampled_from([None, 0.0, 0.1]),
+                "max_grad_norm": st.sampled_from([None, 0.0, 0.1]),
                 "weight_decay": st.sampled_from([None, 0.1]),
                 "checkpoint_every": st.sampled_from([None, 2]),
             }
@@ -348,12 +372,12 @@ _OWN: dict[str, st.SearchStrategy[dict[str, Any]]] = {
         ),
     ),
     "senszoq": st.fixed_dictionaries(
-        {"queries": _QUERIES, "density": st.sampled_from([0.01, 0.001, 0.1]), "eps": _EPS}
+        {"num_queries": _QUERIES, "density": st.sampled_from([0.01, 0.001, 0.1]), "eps": _EPS}
     ),
     "quzo": st.one_of(
         st.fixed_dictionaries(
             {
-                "queries": _QUERIES,
+                "num_queries": _QUERIES,
                 "train": st.sampled_from([None, "lora"]),
                 "perturbation_bits": st.sampled_from([None, 2, 8]),
                 "estimator": st.sampled_from([None, "q-rge1"]),
@@ -362,7 +386,7 @@ _OWN: dict[str, st.SearchStrategy[dict[str, Any]]] = {
         ),
         st.fixed_dictionaries(
             {
-                "queries": _QUERIES,
+                "num_queries": _QUERIES,
                 "activation_bits": st.just(8),
                 "outliers": st.sampled_from([None, 0.01, 0.1]),
                 "datatypes": st.sampled_from([None, "search"]),
@@ -374,7 +398,7 @@ _OWN: dict[str, st.SearchStrategy[dict[str, Any]]] = {
 
 def _architectures(found: dict[str, Any], target: str, method: str | None = None) -> list[str]:
     """Encoders only where methods run layer by layer; they refuse the rest in one place that has a test."""
-    staged = found.get("split") == "layers" or "clip" in found or "optimizer" in found
+    staged = found.get("granularity") == "layer" or "max_grad_norm" in found or "optimizer" in found
     staged = staged or "perturbations" in found
     return [*ARCHITECTURES, *(ENCODERS if staged and target in _WITH_ENCODERS else ())]
 
@@ -387,7 +411,7 @@ def _model(draw: st.DrawFn, found: dict[str, Any], target: str) -> dict[str, Any
     shapes = _shapes(architecture, unit)
     hidden = draw(st.sampled_from(list(dict.fromkeys(shape[0] for shape in shapes))))
     heads, head_dim = draw(st.sampled_from([shape[1:] for shape in shapes if shape[0] == hidden]))
-    least = found.get("rank") or 1
+    least = found.get("lora_r") or 1
     kv_heads = [
         count
         for count in range(1, heads + 1)

@@ -84,7 +84,7 @@ def _of_the_model(case: Case, scratch: Path) -> dict[str, str]:
     found = {}
     if case.targets is not None:
         _, one, number = case.targets.rpartition("one:")
-        found["lora.targets"] = leaves[int(number) % len(leaves)] if one else case.targets
+        found["lora.target_modules"] = leaves[int(number) % len(leaves)] if one else case.targets
     if case.density is not None:
         (scratch / "masks").mkdir()
         path = scratch / "masks" / "mask.safetensors"

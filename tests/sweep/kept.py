@@ -8,17 +8,17 @@ from tests.sweep.cases import Case
 
 KEPT = (
     # ALiBi is a table with a part for every row of every head: more rows ran than the table was captured with.
-    Case(method="quzo", architecture="bloom", weights="int8", batch=2, queries=3),
+    Case(method="quzo", architecture="bloom", weights="int8", batch_size=2, num_queries=3),
     # With one head, XNNPACK's form of attention merges two axes of the sequence, each of which was to be replaced.
     Case(
         architecture="starcoder2",
         hidden=64,
         head_dim=14,
-        seq_len=12,
-        batch=2,
-        rank=1,
+        max_length=12,
+        batch_size=2,
+        lora_r=1,
         targets="one:5",
-        queries=1,
+        num_queries=1,
     ),
     # An operator that no other activation has, and only ExecuTorch had a rule for.
     Case(
@@ -27,7 +27,7 @@ KEPT = (
         variant="squared relu",
         heads=2,
         head_dim=8,
-        rank=1,
+        lora_r=1,
     ),
     # Falcon's newer decoder shares keys by broadcast_to, which only ExecuTorch had a rule for.
     Case(
@@ -36,9 +36,9 @@ KEPT = (
         variant="new, shared keys",
         heads=2,
         head_dim=8,
-        rank=1,
+        lora_r=1,
     ),
-    Case(target="ios-coreml", architecture="falcon", variant="new", heads=2, head_dim=8, rank=1),
+    Case(target="ios-coreml", architecture="falcon", variant="new", heads=2, head_dim=8, lora_r=1),
     # After one step LoRA's second matrix is about 1e-7, and a gradient times it below fp16's smallest number.
     Case(target="ios-coreml", method="mebp", optimizer="sgd"),
     # That product, scaled to the other end of fp16's range, in sums over many rows.
@@ -57,14 +57,14 @@ KEPT = (
         window=5,
         std=0.02,
         weight_seed=90,
-        seq_len=24,
-        batch=5,
-        rank=16,
+        max_length=24,
+        batch_size=5,
+        lora_r=16,
         alpha=32.0,
         targets="all-linear",
     ),
     # Layers of one program, the integers of some of which are trained.
-    Case(method="quzo", layers=2, weights="int8", queries=1, lora_layers="last:1"),
+    Case(method="quzo", layers=2, weights="int8", num_queries=1, lora_layers_to_transform="last:1"),
     # Slot 11 had the noise of slot 8: rows of 11 tokens, at which the model is captured, were cut to 8.
     Case(architecture="cohere2", layers=3, heads=2, targets="all-linear"),
 )
@@ -82,13 +82,13 @@ ON_THE_NPU = (
         head_dim=32,
         intermediate=64,
         std=0.02,
-        seq_len=24,
-        batch=4,
-        queries=1,
-        rank=3,
+        max_length=24,
+        batch_size=4,
+        num_queries=1,
+        lora_r=3,
     ),
     # The table of int8 embeddings' scales was computed in the program, and QNN gathers from constants alone.
-    Case(target="android-npu", architecture="phi", weights="int8", queries=1, rank=1),
+    Case(target="android-npu", architecture="phi", weights="int8", num_queries=1, lora_r=1),
     # QNN's operator for norms gives wrong numbers for 9 and 11 rows of tokens.
     Case(
         target="android-npu",
@@ -97,9 +97,9 @@ ON_THE_NPU = (
         heads=4,
         kv_heads=4,
         head_dim=24,
-        seq_len=24,
-        batch=11,
-        rank=2,
+        max_length=24,
+        batch_size=11,
+        lora_r=2,
     ),
     # As on ios-coreml: a gradient times LoRA's second matrix after one step.
     Case(target="android-npu", method="mebp", optimizer="sgd"),
@@ -129,11 +129,11 @@ def few_copies() -> list[Case]:
             head_dim=16,
             layers=3,
             intermediate=160,
-            seq_len=32,
+            max_length=32,
             soc=soc,
             targets=targets,
-            queries=queries,
-            rank=RANKS[(place + number) % len(RANKS)],
+            num_queries=queries,
+            lora_r=RANKS[(place + number) % len(RANKS)],
             steps=1,
         )
         for number, (architecture, soc, targets) in enumerate(kinds)

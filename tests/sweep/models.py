@@ -83,7 +83,11 @@ def has_row_of_padding(case: Case) -> bool:
     if case.architecture not in ENCODERS:
         return False
     pad = tiny_config(case.architecture).pad_token_id
-    settings = {"seq_len": case.seq_len, "batch": case.batch, "accumulate": case.accumulate or 1}
+    settings = {
+        "max_length": case.max_length,
+        "batch_size": case.batch_size,
+        "gradient_accumulation_steps": case.gradient_accumulation_steps or 1,
+    }
     settings["loss"] = case.loss or "full"
     return any(
         set(candidate.tokens) == {pad}

@@ -151,8 +151,8 @@ def train(bundle: Path, folder: Path) -> None:
     data.write_text("".join(json.dumps(record) + "\n" for record in records))
     options = ["--data", data, "--state", folder / "state", "--steps", "6"]
     run(environment_tool("zoexport"), "train", bundle, *options)
-    seq_len = read_manifest(bundle)["settings"]["seq_len"]
-    read = tokenize_file(data, bundle, seq_len, ends=ends_of(bundle))
+    max_length = read_manifest(bundle)["settings"]["max_length"]
+    read = tokenize_file(data, bundle, max_length, ends=ends_of(bundle))
     write_examples(read.examples, folder / "examples.jsonl")
 
 

@@ -27,7 +27,7 @@ def test_a_model_trains_resumes_and_generates(
     pairs = [{"prompt": f"The film {number} is", "completion": " good"} for number in range(8)]
     data.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
 
-    settings = ("seq_len=24", "batch=2", "lora.rank=4", "generate=on")
+    settings = ("max_length=24", "batch_size=2", "lora.r=4", "generate=true")
     chosen = [part for setting in settings for part in ("--set", setting)]
     compiled = verb(
         "compile", tmp_path / "model", "--target", "host", "--method", method, *chosen, "-o", bundle
@@ -35,7 +35,7 @@ def test_a_model_trains_resumes_and_generates(
     assert compiled["verified"]["passed"]
 
     def train(state: str, steps: int) -> list[float]:
-        options = ("--data", data, "--set", "lr_schedule=constant", "--steps", steps)
+        options = ("--data", data, "--set", "lr_scheduler_type=constant", "--steps", steps)
         losses: list[float] = verb("train", bundle, *options, "--state", tmp_path / state)["losses"]
         return losses
 
@@ -52,7 +52,7 @@ def test_a_model_trains_resumes_and_generates(
             tmp_path / state,
             "--prompt",
             "The film",
-            "--max-tokens",
+            "--max-new-tokens",
             5,
         )
         for state in ("whole", "resumed")

@@ -49,24 +49,37 @@ def test_every_exported_name_is_there() -> None:
 @pytest.mark.parametrize(
     ("given", "settings"),
     [
-        ({"r": 4, "lora_alpha": 6}, {"lora.rank": 4, "lora.alpha": 6.0}),
+        ({"r": 4, "lora_alpha": 6}, {"lora.r": 4, "lora.alpha": 6.0}),
         (
             {"use_rslora": True, "rank_pattern": {"q": 2}, "alpha_pattern": {"v": 3}},
-            {"lora.rslora": "on", "lora.rank_pattern": {"q": 2}, "lora.alpha_pattern": {"v": 3}},
+            {
+                "lora.use_rslora": True,
+                "lora.rank_pattern": {"q": 2},
+                "lora.alpha_pattern": {"v": 3},
+            },
         ),
         ({"lora_dropout": 0.1}, {"lora.dropout": 0.1}),
-        ({"target_modules": "all-linear"}, {"lora.targets": "all-linear"}),
-        ({"target_modules": ["v_proj", "q_proj"]}, {"lora.targets": "q_proj,v_proj"}),
-        ({"layers_to_transform": [3, 4], "target_modules": ["q"]}, {"lora.layers": "last:2"}),
-        ({"layers_to_transform": 4, "target_modules": ["q"]}, {"lora.layers": "last:1"}),
-        ({"layers_to_transform": [0, 1, 2, 3, 4], "target_modules": ["q"]}, {"lora.layers": "all"}),
+        ({"target_modules": "all-linear"}, {"lora.target_modules": "all-linear"}),
+        ({"target_modules": ["v_proj", "q_proj"]}, {"lora.target_modules": "q_proj,v_proj"}),
+        (
+            {"layers_to_transform": [3, 4], "target_modules": ["q"]},
+            {"lora.layers_to_transform": "last:2"},
+        ),
+        (
+            {"layers_to_transform": 4, "target_modules": ["q"]},
+            {"lora.layers_to_transform": "last:1"},
+        ),
+        (
+            {"layers_to_transform": [0, 1, 2, 3, 4], "target_modules": ["q"]},
+            {"lora.layers_to_transform": "all"},
+        ),
         ({"task_type": "CAUSAL_LM", "fan_in_fan_out": True}, {}),
     ],
 )
 def test_a_lora_config_becomes_settings(given: dict[str, Any], settings: dict[str, Any]) -> None:
     found = settings_of(peft.LoraConfig(**given), lambda: 5)
     assert found.items() >= settings.items()
-    assert {"lora.rank", "lora.alpha"} <= found.keys()
+    assert {"lora.r", "lora.alpha"} <= found.keys()
 
 
 @pytest.mark.parametrize(
@@ -93,10 +106,8 @@ def test_something_else_than_a_lora_config() -> None:
 
 
 def test_a_lora_config_beside_the_same_settings(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"LoraConfig beside the settings lora\.rank"):
-        zoexport.compile(
-            "somewhere", lora=peft.LoraConfig(), lora_rank=4, output=tmp_path / "bundle"
-        )
+    with pytest.raises(ConfigError, match=r"LoraConfig beside the settings lora\.r"):
+        zoexport.compile("somewhere", lora=peft.LoraConfig(), lora_r=4, output=tmp_path / "bundle")
 
 
 def test_a_lora_config_for_a_method_without_adapters(tmp_path: Path) -> None:
@@ -161,8 +172,8 @@ def test_a_tokenizer_beside_a_folder() -> None:
 
 
 def test_unknown_settings_are_named_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"'lora_rnak'.*lora\.rank"):
-        zoexport.compile("somewhere", lora_rnak=8)
+    with pytest.raises(ConfigError, match=r"'lora_alhpa'.*lora\.alpha"):
+        zoexport.compile("somewhere", lora_alhpa=8)
 
 
 def test_a_folder_that_is_no_bundle(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_without_a_tokenizer_tokens_are_random(tmp_path: Path) -> None:
 class Settings(TrainingSettings):
     """What a method's configuration says of activations."""
 
-    seq_len: int = setting(16, help="")
+    max_length: int = setting(16, help="")
     rounded: int = setting(8, help="")
     outliers: float = setting(0.02, help="")
     datatypes: str = setting("search", help="")

@@ -20,7 +20,14 @@ from zoexport.core.errors import ModelError
 from zoexport.core.tasks import CAUSAL, MASKED
 from zoexport.session import read_manifest
 
-FAST = ("--set", "seq_len=8", "--set", "weights=fp32", "--set", "lora.layers=last:1")
+FAST = (
+    "--set",
+    "max_length=8",
+    "--set",
+    "weights=fp32",
+    "--set",
+    "lora.layers_to_transform=last:1",
+)
 WANTED = "expected the task text-generation of the library transformers"
 
 
@@ -194,7 +201,7 @@ def test_both_commands_make_the_same_bundle(
 ) -> None:
     folder = str(save_tiny("llama", tmp_path / "llama"))
     own, through = tmp_path / "own", tmp_path / "through-optimum"
-    shared = ["--target", "host", "--method", "prge", *FAST, "--set", "queries=1", "--json"]
+    shared = ["--target", "host", "--method", "prge", *FAST, "--set", "num_queries=1", "--json"]
     assert run(["compile", folder, *shared, "-o", str(own)]) == 0
     capfd.readouterr()
     assert optimum(["--model", folder, *shared, str(through)], monkeypatch) == 0
@@ -202,7 +209,7 @@ def test_both_commands_make_the_same_bundle(
     assert json.loads(line)["bundle"] == str(through)
     first, second = (read_manifest(bundle, verify_files=True) for bundle in (own, through))
     assert first["bundle_id"] == second["bundle_id"]
-    assert first["settings"]["queries"] == 1 and first["settings"]["seq_len"] == 8
+    assert first["settings"]["num_queries"] == 1 and first["settings"]["max_length"] == 8
     # It is there now, which both say in the same words.
     assert optimum(["--model", folder, *shared, str(own)], monkeypatch) == 2
     again = capfd.readouterr()

@@ -38,7 +38,7 @@ def test_reference_is_made_from_the_code(site: Path) -> None:
     for words in ("zoexport federate simulate", "--patience", "Start from this adapter of PEFT's"):
         assert words in verbs
     settings = text_of(site / "reference" / "settings.html")
-    for words in ("lora.rank", "inner size of an adapter", "perturbation_bits", "at least 1"):
+    for words in ("lora.r", "inner size of an adapter", "perturbation_bits", "at least 1"):
         assert words in settings
     api = text_of(site / "reference" / "api.html")
     for words in ("compile", "Bundle", "best_step", "The most likely token".lower()):

@@ -244,7 +244,7 @@ def _check_ranks(file: GgufFile, tensors: Mapping[str, str], scaling: LoraScalin
         if half == "lora_A":
             rank = file.tensors[name].shape[0]
             where = f"{file.path}, the rank of {name}"
-            check_number(where, rank, scaling.rank_of(module), "lora.rank")
+            check_number(where, rank, scaling.rank_of(module), "lora.r")
 
 
 def _check_alpha(file: GgufFile, alpha: float, setting_of_alpha: float) -> None:

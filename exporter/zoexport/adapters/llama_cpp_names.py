@@ -119,7 +119,7 @@ def _unnamed(kind: Architecture, module: str, found: str) -> ConfigError:
         "adapter format 'gguf'",
         found=f"the adapted layer {module}, for which llama.cpp's {kind.name.lower()} has {found}",
         expected="linear layers of its blocks",
-        fix="Compile with other lora.targets, or use --format merged.",
+        fix="Compile with other lora.target_modules, or use --format merged.",
     )
 
 

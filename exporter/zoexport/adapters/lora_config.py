@@ -50,7 +50,7 @@ def settings_of(lora: Any, count_layers: Callable[[], int]) -> dict[str, Any]:
             "lora",
             found=f"a {type(lora).__name__}",
             expected="a peft.LoraConfig",
-            fix="Pass peft.LoraConfig(...), or settings such as lora_rank=8.",
+            fix="Pass peft.LoraConfig(...), or settings such as lora_r=8.",
         )
     plain = peft.LoraConfig()
     other = [
@@ -66,11 +66,11 @@ def settings_of(lora: Any, count_layers: Callable[[], int]) -> dict[str, Any]:
             expected="LoRA of " + ", ".join(sorted(_TAKEN)) + ", which is of the last layers",
             fix="Leave these fields out.",
         )
-    settings: dict[str, Any] = {"lora.rank": lora.r, "lora.alpha": float(lora.lora_alpha)}
+    settings: dict[str, Any] = {"lora.r": lora.r, "lora.alpha": float(lora.lora_alpha)}
     if lora.lora_dropout:
         settings["lora.dropout"] = lora.lora_dropout
     if lora.use_rslora:
-        settings["lora.rslora"] = "on"
+        settings["lora.use_rslora"] = True
     for key in ("rank_pattern", "alpha_pattern"):
         if getattr(lora, key):
             settings[f"lora.{key}"] = dict(getattr(lora, key))
@@ -83,11 +83,11 @@ def settings_of(lora: Any, count_layers: Callable[[], int]) -> dict[str, Any]:
                 expected="a list of names, 'all-linear', or None for the attention's layers",
                 fix="List the names that the pattern matches.",
             )
-        settings["lora.targets"] = targets
+        settings["lora.target_modules"] = targets
     elif targets is not None:
-        settings["lora.targets"] = ",".join(sorted(targets))
+        settings["lora.target_modules"] = ",".join(sorted(targets))
     if lora.layers_to_transform is not None:
-        settings["lora.layers"] = _last(lora.layers_to_transform, count_layers())
+        settings["lora.layers_to_transform"] = _last(lora.layers_to_transform, count_layers())
     return settings
 
 

@@ -185,5 +185,5 @@ def _check_config(
             if "peft_type" in content
             else "Use the file that mlx-lm wrote.",
         )
-    check_number(f"{path}, 'rank'", parameters.get("rank"), rank, "lora.rank")
+    check_number(f"{path}, 'rank'", parameters.get("rank"), rank, "lora.r")
     check_number(f"{path}, 'scale'", parameters.get("scale"), scale, "lora.alpha", alpha_of_scale)

@@ -17,7 +17,7 @@ from zoexport.core.errors import ConfigError, StateError, first_line
 if TYPE_CHECKING:
     import torch
 
-_TARGETS = "lora.targets"
+_TARGETS = "lora.target_modules"
 _MODULE = re.compile(r"base_model\.model\.(.+)\.lora_A\.weight")
 
 
@@ -41,13 +41,13 @@ def start_settings(adapter: Path) -> dict[str, Any]:
             content = {**content, "target_modules": _modules(folder / WEIGHTS)}
     found = read_settings(adapter, content)
     return {
-        "lora.rank": found.rank,
+        "lora.r": found.rank,
         "lora.alpha": found.alpha,
-        "lora.rslora": "on" if found.rslora else "off",
+        "lora.use_rslora": found.rslora,
         "lora.rank_pattern": dict(found.rank_pattern),
         "lora.alpha_pattern": dict(found.alpha_pattern),
         _TARGETS: ",".join(sorted(found.target_modules)),
-        "lora.layers": "all",
+        "lora.layers_to_transform": "all",
     }
 
 

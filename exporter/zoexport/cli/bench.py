@@ -45,25 +45,32 @@ _SIZES = _values(click.IntRange(min=1))
 )
 @click.option("--methods", callback=_values(str), metavar="M,...", help="prge, mezo, mebp.")
 @click.option("--weights", callback=_values(str), metavar="W,...", help="int4, int8, fp32.")
-@click.option("--seq-len", callback=_SIZES, metavar="N,...", help="Tokens a row.")
-@click.option("--batch", callback=_SIZES, metavar="N,...", help="Rows (B).")
-@click.option("--queries", callback=_SIZES, metavar="N,...", help="Random directions a step (q).")
-@click.option("--rows", type=click.IntRange(min=1), help="q * B: the batch is then rows / queries.")
-@click.option("--layers", callback=_values(str), metavar="L,...", help="lora.layers: all, last:K.")
+@click.option("--max-length", callback=_SIZES, metavar="N,...", help="Tokens a row.")
+@click.option("--batch-size", callback=_SIZES, metavar="N,...", help="Rows (B).")
 @click.option(
-    "--targets", callback=_values(str), metavar="T,...", help="lora.targets: attention, ..."
+    "--num-queries", callback=_SIZES, metavar="N,...", help="Random directions a step (q)."
+)
+@click.option("--rows", type=click.IntRange(min=1), help="q * B: the batch is then rows / queries.")
+@click.option(
+    "--layers",
+    callback=_values(str),
+    metavar="L,...",
+    help="lora.layers_to_transform: all, last:K.",
 )
 @click.option(
-    "--split",
-    callback=_values(click.Choice(["whole", "layers"])),
+    "--targets", callback=_values(str), metavar="T,...", help="lora.target_modules: attention, ..."
+)
+@click.option(
+    "--granularity",
+    callback=_values(click.Choice(["model", "layer"])),
     metavar="S,...",
-    help="Programs of prge and mezo: whole, layers.",
+    help="Programs of prge and mezo: model, layer.",
 )
 @click.option(
     "--keep-mb",
     callback=_values(click.IntRange(min=0)),
     metavar="N,...",
-    help="keep_mb of mebp: MB for results that its backward pass need not compute again.",
+    help="activation_cache_mb of mebp: MB for results that its backward pass need not compute again.",
 )
 @click.option(
     "--labels",
@@ -126,10 +133,10 @@ def bench(
     Grids, each axis of which an option replaces:
       quick     seq 64, q=1, B=1: prge and mezo with int4 and fp32, and PyTorch
       queries   q = 1, 2, 4, 8, 16 at q*B = 16: what a query costs
-      layers    q=4, B=1, the last token is predicted: lora.layers last:8 against all
+      layers    q=4, B=1, the last token is predicted: lora.layers_to_transform last:8 against all
       full      all of these
-      mebp      seq 128 to 2048, B=1, LoRA on all linear layers: mebp with keep_mb=0 and with that of all layers, mezo
-                over the same split programs, and PyTorch with autograd
+      mebp      seq 128 to 2048, B=1, LoRA on all linear layers: mebp with activation_cache_mb=0 and
+                with that of all layers, mezo over the same layer-wise programs, and PyTorch with autograd
 
     Bundles are compiled once (minutes each) and kept in --work. A run that was stopped goes on when it is started
     again. --shape NAME measures a size without its weights; it is short for the MODEL shape:NAME. Random ones are
@@ -137,10 +144,10 @@ def bench(
 
     \b
     zoexport bench smollm2-135m
-    zoexport bench smollm2-135m --grid mebp --seq-len 256
+    zoexport bench smollm2-135m --grid mebp --max-length 256
     zoexport bench smollm2-135m --grid queries --weights int4,fp32 -o bench
-    zoexport bench --shape qwen2.5-0.5b --grid mebp --seq-len 256
-    zoexport bench ./Qwen2-0.5B --methods prge --queries 1,4 --rows 4 --set lora.rank=8 --no-eager
+    zoexport bench --shape qwen2.5-0.5b --grid mebp --max-length 256
+    zoexport bench ./Qwen2-0.5B --methods prge --num-queries 1,4 --rows 4 --set lora.r=8 --no-eager
     zoexport bench model.bundle other.bundle --labels last
     """
     from zoexport.core.config import parse_assignments

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--system", help="The system message.")
 @options.stop
 @click.option(
-    "--max-tokens",
+    "--max-new-tokens",
     type=click.IntRange(min=1),
     default=256,
     show_default=True,
@@ -45,7 +45,7 @@ def chat(
     adapters: tuple[str, ...],
     system: str | None,
     stop: tuple[str, ...],
-    max_tokens: int,
+    max_new_tokens: int,
     sampling: Sampling,
     as_json: bool,
 ) -> None:
@@ -73,7 +73,7 @@ def chat(
             manifest,
             trained=state is not None,
             system=system,
-            max_tokens=max_tokens,
+            max_new_tokens=max_new_tokens,
             stop=stop,
             sampling=sampling,
         )

@@ -32,7 +32,7 @@ from zoexport.cli.progress import COMPILE, Phases
 @click.option(
     "--calibration",
     type=options.PATH,
-    help="JSON Lines on whose rows activations are measured (android-npu, activation_bits=8, lora.init=activations).",
+    help="JSON Lines whose activations are measured (android-npu, activation_bits=8, lora.init_weights=activations).",
 )
 @click.option(
     "--adapter",
@@ -70,7 +70,7 @@ def compile_verb(
     zoexport compile smollm2-135m --target android-cpu
     zoexport compile HuggingFaceTB/SmolLM2-135M-Instruct --target android-cpu
     zoexport compile ./Qwen2-0.5B --target android-cpu --method prge \\
-        --set weights=int4 --set lora.rank=8 -o qwen.bundle
+        --set weights=int4 --set lora.r=8 -o qwen.bundle
     """
     from zoexport import api
     from zoexport.core.config import parse_assignments

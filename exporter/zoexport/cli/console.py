@@ -68,10 +68,12 @@ def size(count: float) -> str:
 
 
 def table(rows: Sequence[Sequence[object]], *, indent: str = "  ") -> list[str]:
-    """Rows as lines with aligned columns; the last column runs free."""
+    """Rows as lines with aligned columns; the last column runs free. Booleans are as ``--set`` takes them."""
     if not rows:
         return []
-    texts = [[str(cell) for cell in row] for row in rows]
+    texts = [
+        [str(cell).lower() if isinstance(cell, bool) else str(cell) for cell in row] for row in rows
+    ]
     widths = [max(len(row[column]) for row in texts) for column in range(len(texts[0]) - 1)]
     return [
         indent

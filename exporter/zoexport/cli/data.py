@@ -35,7 +35,7 @@ def data() -> None:
     show_default=True,
     help="Every example must have what it compares: choices, or a pair of answers.",
 )
-@click.option("--pack", is_flag=True, help="Say how many rows pack=on makes of the examples.")
+@click.option("--pack", is_flag=True, help="Say how many rows pack=true makes of the examples.")
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
@@ -74,7 +74,7 @@ def _lines(name: str, result: dict[str, Any]) -> list[str]:
             (
                 "tokens",
                 f"{tokens['least']} to {tokens['longest']}, median {tokens['median']}, "
-                f"95 % have at most {tokens['p95']}; seq_len {result['seq_len']}",
+                f"95 % have at most {tokens['p95']}; max_length {result['max_length']}",
             )
         )
     if result["labels"] and len(result["labels"]) < result["examples"]:
@@ -85,7 +85,7 @@ def _lines(name: str, result: dict[str, Any]) -> list[str]:
         places = (f"{count} at {place}" for place, count in result["right"].items())
         rows.append(("right choices", ", ".join(places)))
     if result["rows"] is not None:
-        rows.append(("rows", f"{result['rows']} with pack=on, of {result['seq_len']} tokens"))
+        rows.append(("rows", f"{result['rows']} with pack=true, of {result['max_length']} tokens"))
     rows += [(key, str(result[key])) for key in ("duplicates", "empty", "shortened") if result[key]]
     rows += [("", where) for where in result["shortened_at"]]
     rows.append(("problems", str(result["problem_count"])))

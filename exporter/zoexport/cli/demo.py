@@ -152,7 +152,7 @@ def answers(bundle: Path, prompts: Path, *options: object) -> list[str]:
     Raises:
         VerbFailed: it has printed its one message.
     """
-    arguments = ("--data", prompts, "--max-tokens", ANSWER_TOKENS, *options)
+    arguments = ("--data", prompts, "--max-new-tokens", ANSWER_TOKENS, *options)
     done = command("generate", bundle, *arguments, show=True)
     if done.returncode != 0:
         raise VerbFailed(done.returncode)

@@ -157,7 +157,7 @@ def train(
 @click.option("--run", help="With what this run on the phone has trained.")
 @options.stop
 @click.option(
-    "--max-tokens", type=click.IntRange(min=1), default=128, show_default=True, help="At most."
+    "--max-new-tokens", type=click.IntRange(min=1), default=128, show_default=True, help="At most."
 )
 @options.sampling
 @options.engine
@@ -169,7 +169,7 @@ def generate(
     prompt: str,
     run: str | None,
     stop: tuple[str, ...],
-    max_tokens: int,
+    max_new_tokens: int,
     sampling: Sampling,
     engine: str | None,
     serial: str | None,
@@ -188,7 +188,7 @@ def generate(
             bundle,
             prompt=prompt,
             run=run,
-            max_tokens=max_tokens,
+            max_new_tokens=max_new_tokens,
             sampling=sampling,
             stop=stop,
             engine=engine,

@@ -189,7 +189,8 @@ def simulate(
 ) -> None:
     """Simulate clients of BUNDLE on this machine, in Flower's simulation engine.
 
-    --set takes what is not compiled in, such as lr, eps, seed, batch; each client takes --steps steps a round.
+    --set takes what is not compiled in, such as learning_rate, eps, seed, batch_size; each client takes --steps steps a
+    round.
 
     \b
     zoexport federate simulate model.bundle --data train.jsonl --clients 100 --sample 10 --rounds 20
@@ -247,7 +248,7 @@ def server(
 
     \b
     zoexport federate server model.bundle --state fed --nodes keys --ca ca.crt --certificate server.pem \\
-        --key server.key --host 0.0.0.0 --sample 3 --rounds 20 --set lr=1e-3
+        --key server.key --host 0.0.0.0 --sample 3 --rounds 20 --set learning_rate=1e-3
     """
     from zoexport.federated.deploy import serve
     from zoexport.federated.processes import Access

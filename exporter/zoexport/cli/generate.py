@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--adapter", type=options.PATH, help="With what 'adapter export' wrote.")
 @options.stop
 @click.option(
-    "--max-tokens", type=click.IntRange(min=1), default=128, show_default=True, help="At most."
+    "--max-new-tokens", type=click.IntRange(min=1), default=128, show_default=True, help="At most."
 )
 @options.sampling
 @options.sliding
@@ -42,7 +42,7 @@ def generate(
     state: Path | None,
     adapter: Path | None,
     stop: tuple[str, ...],
-    max_tokens: int,
+    max_new_tokens: int,
     sampling: Sampling,
     sliding: bool,
     last: bool,
@@ -85,7 +85,7 @@ def generate(
             prompts,
             state=state,
             adapter=adapter,
-            max_tokens=max_tokens,
+            max_new_tokens=max_new_tokens,
             stop=stop,
             sampling=sampling,
             sliding=sliding,

@@ -99,7 +99,7 @@ def _inspect_mask(path: Path, as_json: bool) -> None:
         ("seed", found["seed"]),
     ]
     if found["corpus"]:
-        text = f"{found['sequences']} sequences of {found['corpus']}, {found['seq_len']} tokens or fewer"
+        text = f"{found['sequences']} sequences of {found['corpus']}, {found['max_length']} tokens or fewer"
         rows += [("text", f"{text} ({found['corpus_sha256'][:12]})"), ("loss", found["loss"])]
     lines = [
         f"A mask of {found['chosen']:,} of {found['weights']:,} weights",
@@ -135,7 +135,11 @@ def _inspect_bundle(bundle: Path, as_json: bool) -> None:
                     "trainable",
                     f"{found['trainable_parameters']:,} parameters in {found['trainable_slots']} slots",
                 ),
-                *([("adapters", _init(found["lora_init"]))] if found["lora_init"] else []),
+                *(
+                    [("adapters", _init(found["lora_init_weights"]))]
+                    if found["lora_init_weights"]
+                    else []
+                ),
                 (
                     "a call",
                     f"{found['rows']} rows, {found['copies']} copies, at most {found['max_labels']} labels",

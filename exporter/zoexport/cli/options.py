@@ -98,7 +98,7 @@ def settings(function: F) -> F:
         "assignments",
         metavar="KEY=VALUE",
         multiple=True,
-        help="A setting, such as lora.rank=8; may be repeated.",
+        help="A setting, such as lora.r=8; may be repeated.",
         shell_complete=completion.named(completion.settings),
     )(function)
 

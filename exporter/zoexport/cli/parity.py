@@ -114,7 +114,7 @@ def _signs(result: dict[str, Any]) -> list[str]:
     counted, share = result["counted"], result["share"]
     agreement = "none counts" if not counted else f"{result['agreement']:.1%} of signs agree"
     return [
-        f"Of {result['queries']} queries at eps {result['eps']:g}, {counted} ({share:.0%}) count: {agreement}.",
+        f"Of {result['num_queries']} queries at eps {result['eps']:g}, {counted} ({share:.0%}) count: {agreement}.",
         *table(
             [
                 ("largest loss error", f"{result['max_loss_error']:.2e}"),

@@ -67,7 +67,7 @@ def plan(
     \b
     zoexport plan smollm2-135m --target android-cpu
     zoexport plan ./Qwen2.5-1.5B --target android-cpu --process runner \\
-        --set lora.targets=all-linear --budget-mb 100
+        --set lora.target_modules=all-linear --budget-mb 100
     zoexport plan shape:gemma3-4b --target android-cpu --ram 600 --disk-mb-s 800
     """
     from zoexport.core.config import parse_assignments
@@ -117,7 +117,7 @@ def _lines(result: dict[str, Any]) -> list[str]:
     settings = result["settings"]
     lines = [
         f"{result['model']} with {result['method']} for {result['target']},"
-        f" {settings['batch']} x {settings['seq_len']} tokens:",
+        f" {settings['batch_size']} x {settings['max_length']} tokens:",
         *table(rows),
     ]
     if result["fits"] is not None:
@@ -135,14 +135,12 @@ def _disk(result: dict[str, Any]) -> str:
 
 
 def _kept(kept: dict[str, int]) -> str:
-    most, fits = kept["keep_mb_of_all_layers"], kept["keep_mb"]
+    most, fits = kept["keep_mb_of_all_layers"], kept["activation_cache_mb"]
     if not fits:
-        return (
-            f"no room to keep results for the backward pass; keep_mb={most} would hold all layers"
-        )
+        return f"no room to keep results for the backward pass; activation_cache_mb={most} would hold all layers"
     share = kept["flops_per_step"] / kept["flops_per_step_without"]
     which = "all layers" if fits >= most else f"some layers (all: {most})"
-    return f"keep_mb={fits} fits, for {which}: {share:.2f} of the arithmetic without"
+    return f"activation_cache_mb={fits} fits, for {which}: {share:.2f} of the arithmetic without"
 
 
 def _compiling(result: dict[str, Any]) -> str:

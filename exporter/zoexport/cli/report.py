@@ -27,7 +27,7 @@ from zoexport.cli.progress import Phases
     help="Show what follows it before and after training; again for several.",
 )
 @click.option(
-    "--max-tokens",
+    "--max-new-tokens",
     type=click.IntRange(min=1),
     default=64,
     show_default=True,
@@ -40,7 +40,7 @@ def report(
     output: Path,
     bundle: Path | None,
     prompts: tuple[str, ...],
-    max_tokens: int,
+    max_new_tokens: int,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -61,7 +61,7 @@ def report(
             output,
             bundle=bundle,
             prompts=prompts,
-            max_tokens=max_tokens,
+            max_new_tokens=max_new_tokens,
             force=force,
             progress=phases,
         )

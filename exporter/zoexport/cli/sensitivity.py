@@ -48,7 +48,7 @@ def sensitivity(
       scope=model       the best of all weights together; layer: that share of each
       kind=sensitive    or random, largest, smallest (magnitude), grasp
       sequences=64      of the text, drawn with the seed
-      seq_len=256       tokens of the longest
+      max_length=256       tokens of the longest
       seed=0
 
     \b

@@ -59,16 +59,16 @@ def train(
 ) -> None:
     """Train BUNDLE on examples, in the session that a phone runs.
 
-    --set takes what is not compiled in: lr, lr_schedule, eps, seed, accumulate, loss. A run that goes on keeps its
-    settings and its data. With --eval-data the state keeps the values of the best evaluation, which export, eval and
-    generate then take.
+    --set takes what is not compiled in: learning_rate, lr_scheduler_type, eps, seed, gradient_accumulation_steps, loss.
+    A run that goes on keeps its settings and its data. With --eval-data the state keeps the values of the best
+    evaluation, which export, eval and generate then take.
 
     \b
     zoexport train model.bundle --data train.jsonl --state run --steps 150
     zoexport train model.bundle --data train.jsonl --state run --steps 300 --eval-data test.jsonl --patience 3
     zoexport train model.bundle --data train.csv --columns prompt=question,completion=answer --state run --steps 150
     zoexport train model.bundle --data hf:stanfordnlp/sst2:train --template sst2 --state run --steps 150
-    zoexport train model.bundle --data train.jsonl --state run --steps 300 --set lr=2e-3 --change-settings
+    zoexport train model.bundle --data train.jsonl --state run --steps 300 --set learning_rate=2e-3 --change-settings
     """
     from zoexport.api import Bundle
     from zoexport.core.config import parse_assignments
@@ -139,7 +139,7 @@ def train(
     help="Also answer each prompt, and compare the answers by SQuAD's rules.",
 )
 @click.option(
-    "--max-tokens",
+    "--max-new-tokens",
     type=click.IntRange(min=1),
     default=64,
     show_default=True,
@@ -155,7 +155,7 @@ def evaluate(
     data: DataSource,
     state: Path | None,
     generate: bool,
-    max_tokens: int,
+    max_new_tokens: int,
     stop: tuple[str, ...],
     last: bool,
     assignments: tuple[str, ...],
@@ -165,7 +165,7 @@ def evaluate(
     """Evaluate BUNDLE on examples: loss, accuracy over choices, accuracy over tokens.
 
     --set takes loss (full, choices, dpo or orpo), choices, dpo.beta, orpo.beta and pack. With --generate also
-    exact_match and f1 of greedy answers; answers end at an end token, before --stop, or after --max-tokens.
+    exact_match and f1 of greedy answers; answers end at an end token, before --stop, or after --max-new-tokens.
 
     \b
     zoexport eval model.bundle --data test.jsonl
@@ -182,7 +182,7 @@ def evaluate(
             data,
             state=state,
             generate=generate,
-            max_tokens=max_tokens,
+            max_new_tokens=max_new_tokens,
             stop=stop,
             by_key=settings,
             progress=phases,

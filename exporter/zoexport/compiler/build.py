@@ -132,10 +132,10 @@ def with_recipe(
     planned = plan(method, target, {**given, **own})
     if planned.config.measures_directions:
         raise ConfigError(
-            "setting lora.init=activations",
+            "setting lora.init_weights=activations",
             found=f"an adapter to start from, {adapter}, which has both matrices",
             expected="one of them",
-            fix="Leave lora.init or --adapter out.",
+            fix="Leave lora.init_weights or --adapter out.",
         )
     return planned
 
@@ -188,7 +188,7 @@ def compile_bundle(
         raise ConfigError(
             f"calibration {calibration}",
             found=f"target {target} with activations={planned.config.activations}, which calibrates nothing",
-            expected="android-npu with activations=int8 or int16, activation_bits=8, or lora.init=activations",
+            expected="android-npu with activations=int8 or int16, activation_bits=8, or lora.init_weights=activations",
             fix="Leave --calibration out.",
         )
     mask = kind_of(planned.config).mask(planned.config)
@@ -279,7 +279,7 @@ def training_graph(
 ) -> TrainingGraph:
     """Capture a model and run the method's passes over it.
 
-    Its programs take rows of any length where the model allows it (``ir.lengths``), else of seq_len tokens.
+    Its programs take rows of any length where the model allows it (``ir.lengths``), else of max_length tokens.
 
     Args:
         planned: method, target and settings. model: a language model. progress: see ``core.types.Progress``.
@@ -290,7 +290,7 @@ def training_graph(
     config = planned.config
 
     def passed(length: int, *, any_length: bool) -> TrainingGraph:
-        graph = captured(model, length, config.seq_len, progress)
+        graph = captured(model, length, config.max_length, progress)
         graph.any_length = any_length
         graph.source = source
         graph.chosen = None if chosen is None else dict(chosen)
@@ -302,7 +302,7 @@ def training_graph(
     if length is not None:
         with contextlib.suppress(FixedLength):
             return passed(length, any_length=True)
-    return passed(config.seq_len, any_length=False)
+    return passed(config.max_length, any_length=False)
 
 
 def capture_length(
@@ -313,16 +313,16 @@ def capture_length(
     from zoexport.ir.lengths import marker_prime
 
     sizes = sizes_of(planned.config, model, chosen)
-    return marker_prime(planned.config.seq_len, sizes, capture_limit(model))
+    return marker_prime(planned.config.max_length, sizes, capture_limit(model))
 
 
-def captured(model: Any, length: int, seq_len: int, progress: Progress) -> TrainingGraph:
-    """The model's graph at ``length`` tokens a row, for rows of at most ``seq_len``."""
+def captured(model: Any, length: int, max_length: int, progress: Progress) -> TrainingGraph:
+    """The model's graph at ``length`` tokens a row, for rows of at most ``max_length``."""
     from zoexport.ir.capture import capture
     from zoexport.ir.verify import verify
 
     progress("capturing the model", None)
-    graph = capture(model, length, seq_len=seq_len)
+    graph = capture(model, length, max_length=max_length)
     verify(graph)
     return graph
 
@@ -332,7 +332,8 @@ def sized_graph(
 ) -> TrainingGraph:
     """A captured graph after the method's passes, for its longest rows alone and without the weights' values.
 
-    Programs are those of :func:`training_graph` at seq_len, but for what only values decide. ``graph`` stays as it is.
+    Programs are those of :func:`training_graph` at max_length, but for what only values decide. ``graph`` stays as it
+    is.
     """
     from zoexport.ir.graphs import copy_program
     from zoexport.ir.lengths import set_length
@@ -350,13 +351,13 @@ def sized_graph(
         stages=[whole_model("forward")],
         lengths=[],
         provenance=[],
-        seq_len=planned.config.seq_len,
+        max_length=planned.config.max_length,
     )
     sized = _passed(planned, model, copied, progress, values=False)
     if sized.whole:
         for program in sized.programs.values():
-            if sized.length != sized.seq_len:
-                set_length(program, sized.length, sized.seq_len)
+            if sized.length != sized.max_length:
+                set_length(program, sized.length, sized.max_length)
             record_shapes(program)
     return sized
 
@@ -426,7 +427,7 @@ def _fill(
     if graph.chosen is not None:
         graph.source = frozen.RowsWithoutChosen(loaded.weights, graph.chosen)
     if calibration is not None:
-        graph.calibration = calibration_tokens(loaded, calibration, graph.seq_len)
+        graph.calibration = calibration_tokens(loaded, calibration, graph.max_length)
     made = None
     if together(planned, graph):
         made = generating_graph(planned, loaded, graph, progress)
@@ -452,7 +453,7 @@ def _fill(
         "required_ops": sorted({*lowered.required_ops, *generating.required_ops}),
         "notes": [*loaded.notes, *lowered.notes, *notes(planned, generating)],
         **({"weights": {"file": WEIGHTS}} if names else {}),
-        **({} if directions is None else {"lora_init": directions.facts}),
+        **({} if directions is None else {"lora_init_weights": directions.facts}),
         "model": {
             "name": loaded.name,
             "source": loaded.source,

@@ -59,7 +59,7 @@ def generating_graph(
 def notes(planned: Plan, made: Generating) -> list[str]:
     """Return the sentence that tells the user why the bundle does not generate, unless the settings ask for that."""
     problem = made.entry.get("problem")
-    return [] if problem is None or planned.config.generate == "off" else [problem]
+    return [] if problem is None or not planned.config.generate else [problem]
 
 
 def together(planned: Plan, graph: TrainingGraph) -> bool:
@@ -112,8 +112,8 @@ def add_generating(
 
 def _problem(planned: Plan, graph: TrainingGraph) -> str | None:
     """Why there are no such programs."""
-    if planned.config.generate == "off":
-        return "it was compiled with generate=off; compile it again without this setting"
+    if not planned.config.generate:
+        return "it was compiled with generate=false; compile it again without this setting"
     if graph.pad_token is not None:
         return "a masked language model does not generate text"
     if not isinstance(planned.target, Generates):
@@ -151,7 +151,7 @@ def _captured(
     length, context = _captured_length(planned, model, graph)
     progress("capturing the model to generate", None)
     try:
-        captured = capture(model, length, seq_len=context)
+        captured = capture(model, length, max_length=context)
     except ModelError as error:
         raise VerifyError(
             error.where, found=error.found, expected=f"rows of {context} tokens", fix=error.fix
@@ -181,7 +181,7 @@ def _captured(
         return Generating(
             {
                 "problem": _sentence(
-                    model, "programs of layers", "compile it with --set split=layers"
+                    model, "programs of layers", "compile it with --set granularity=layer"
                 )
             }
         )

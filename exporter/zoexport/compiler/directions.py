@@ -1,4 +1,4 @@
-"""LoRA's first matrix along the leading directions of what each adapted layer reads (``lora.init=activations``).
+"""LoRA's first matrix along the leading directions of its layer's inputs (``lora.init_weights=activations``).
 
 A linear layer with inputs H (n, in) and the gradient D (n, out) of its outputs has the gradient dL/dW = D^T H: its rows
 lie in the span of H's. AGZO (Lin et al., "AGZO: Activation-Guided Zeroth-Order Optimization for LLM Fine-Tuning", ICML
@@ -44,7 +44,7 @@ class Directions:
 
     Attributes:
         a: by path of the layer, A (in, rank).
-        facts: the manifest's ``lora_init``: of which text, rows and tokens.
+        facts: the manifest's ``lora_init_weights``: of which text, rows and tokens.
     """
 
     a: dict[str, Tensor]
@@ -68,7 +68,7 @@ def directions_of(
     progress("measuring directions of activations", None)
     settings: Any = config
     modules = adapter_targets(loaded.model, *config.modules)
-    rows = calibration_rows(loaded, config.seq_len, data)
+    rows = calibration_rows(loaded, config.max_length, data)
     ranks = {name: settings.scaling.rank_of(name) for name in modules}
     file = calibration_file(loaded, data)
     text = None if file is None else {"name": file.name, "sha256": sha256(file)}
@@ -112,7 +112,7 @@ def measure(
                 name,
                 "values that are not finite",
                 "the directions of its adapter are made",
-                "lora.init=random",
+                "lora.init_weights=random",
             )
         energy = float(values.square().sum(dtype=torch.float64))
         if name in found:

@@ -140,7 +140,7 @@ def parity(
             settings["loss"] = "full"
         reference = load_reference(manifest, bundle, model, progress)
         session = stack.enter_context(SessionSide(bundle, settings["loss"]))
-        first_order = not session.session.info.queries
+        first_order = not session.session.info.num_queries
         compared = _Comparison()
         divisor = _divisor(manifest)
         arithmetic = None if first_order else tolerances.arithmetic(config)
@@ -151,15 +151,15 @@ def parity(
             if first_order:
                 reference.follow(session.tensors())
             else:
-                reference.follow(session.tensors(), gradients, settings["lr"])
+                reference.follow(session.tensors(), gradients, settings["learning_rate"])
             ours = session.step(batch)
             gradients = ours["gradients"]
             applied = {"applied": _tensors(gradients)} if first_order else {}
             if arithmetic is None or step >= parity_resolution.STEPS:
-                theirs = reference.step(batch, settings["lr"], **applied)
+                theirs = reference.step(batch, settings["learning_rate"], **applied)
             else:
                 with parity_resolution.measured(reference, arithmetic) as measured:
-                    theirs = reference.step(batch, settings["lr"])
+                    theirs = reference.step(batch, settings["learning_rate"])
                 compared.resolution = worse(compared.resolution, measured.take(len(batch)))
             theirs = _in_arrays(theirs)
             compared.add(ours, theirs, divisor)
@@ -170,7 +170,7 @@ def parity(
                 }
                 dump_step(folder, step, batch, sides, settings)
         if not first_order:
-            reference.follow(session.tensors(), gradients, settings["lr"])
+            reference.follow(session.tensors(), gradients, settings["learning_rate"])
         compared.state = worse(
             compared.state, state_error(session.state(), _arrays(reference.finished()))
         )
@@ -261,7 +261,7 @@ def _arrays(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 def _noise(reference: Any, session: SessionSide, step: int) -> dict[str, np.ndarray]:
     """z of a step for every slot (q, *shape), as the reference draws it; nothing of a first-order method."""
-    queries = session.session.info.queries
+    queries = session.session.info.num_queries
     return {
         slot.name: np.stack(
             [reference.noise(slot.name, query, step).numpy() for query in range(queries)]
@@ -283,7 +283,7 @@ def dump_step(
     Gradients are the projected ones of a zeroth-order step, and those of every slot of a first-order one.
     """
     inputs: dict[str, np.ndarray] = {
-        "learning_rate": np.array([settings["lr"]]),
+        "learning_rate": np.array([settings["learning_rate"]]),
         **({"epsilon": np.array([settings["eps"]])} if "eps" in settings else {}),
         "targets": np.array([example.target for example in batch]),
     }

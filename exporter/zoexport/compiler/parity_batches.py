@@ -24,14 +24,14 @@ def make_batch(
     a few labels; with a loss of pairs it has two.
 
     Args:
-        settings: ``seq_len``, ``batch``, ``accumulate`` and ``loss`` of the bundle.
+        settings: ``max_length``, ``batch_size``, ``gradient_accumulation_steps`` and ``loss`` of the bundle.
         vocabulary: tokens are below it.
         step: the step's number.
         least_labels: examples follow until they have as many labels, beyond those of an update where need be.
     """
     examples: list[Example] = []
     labels = 0
-    count = settings["batch"] * settings["accumulate"]
+    count = settings["batch_size"] * settings["gradient_accumulation_steps"]
     while len(examples) < count or labels < least_labels:
         examples.append(_example(settings, vocabulary, step, len(examples)))
         labels += sum(label >= 0 for label in examples[-1].candidates[0].labels)
@@ -39,16 +39,16 @@ def make_batch(
 
 
 def _example(settings: dict[str, Any], vocabulary: int, step: int, number: int) -> Example:
-    seq_len = settings["seq_len"]
-    words = rng.words(step, _BATCH_TENSOR_ID, number, step, 8 * seq_len + 8).astype(np.uint64)
+    max_length = settings["max_length"]
+    words = rng.words(step, _BATCH_TENSOR_ID, number, step, 8 * max_length + 8).astype(np.uint64)
     count = {"full": 1, "choices": 2 + int(words[0] % 2)}.get(settings["loss"], 2)
     full = number == 0 and step % 2 == 0
     candidates = []
     for candidate in range(count):
-        part = words[8 + 2 * candidate * seq_len :]
-        length = seq_len if full else 1 + int(words[1 + candidate] % max(seq_len - 1, 1))
+        part = words[8 + 2 * candidate * max_length :]
+        length = max_length if full else 1 + int(words[1 + candidate] % max(max_length - 1, 1))
         tokens = [int(word % vocabulary) for word in part[:length]]
-        labels = [int(word % vocabulary) for word in part[seq_len : seq_len + length]]
+        labels = [int(word % vocabulary) for word in part[max_length : max_length + length]]
         labels[0], labels[-1] = 0, vocabulary - 1
         for position in range(length):
             ends = position == length - 1 or (full and position == 0)

@@ -63,7 +63,7 @@ def compare_inner(
             f"bundle {bundle}",
             found=f"program {program}",
             expected=f"a program of the whole model: {', '.join(names) or 'it has none'}",
-            fix="Choose one of these, or compile with split=whole.",
+            fix="Choose one of these, or compile with granularity=model.",
         )
     progress("loading the original model", None)
     loaded = models.load_original(manifest, model)

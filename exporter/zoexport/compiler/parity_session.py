@@ -58,7 +58,9 @@ class SessionSide:
             step = self.session.step(dataset, range(len(batch)))
         return {
             "losses": list(step.losses),
-            "gradients": list(step.gradients) if self.session.info.queries else self._gradients(),
+            "gradients": list(step.gradients)
+            if self.session.info.num_queries
+            else self._gradients(),
             "before": before,
             "after": self.state(finished=False),
         }
@@ -104,11 +106,11 @@ class SessionSide:
                         ),
                         np.float32,
                     ).reshape(slot.shape)
-                    for query in range(info.queries)
+                    for query in range(info.num_queries)
                 ]
             )
             for slot in self.floats
-            if info.queries
+            if info.num_queries
         }
 
 

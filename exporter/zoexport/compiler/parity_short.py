@@ -122,7 +122,7 @@ class _Proof:
         self.config: Any = config_of(self.manifest)
         self.bounds = tolerances.bounds(self.config)
         self.whole = "stages" not in self.manifest
-        longest = self.config.seq_len
+        longest = self.config.max_length
         lengths = self.manifest.get("lengths") or [longest]
         vocabulary = self.manifest["model"]["vocab_size"]
         rounds = self.config.rounding.endswith(("int8", "int16"))
@@ -131,7 +131,9 @@ class _Proof:
         tokens = min(longest, max(_TOKENS, _PRODUCTS // parameters))
         #: Rows of the first step, the last of which is generated after; two show whether rows stay apart.
         self.first = [_row(tokens, vocabulary, 0)]
-        self.first += [_row(max(1, tokens - 3), vocabulary, 1)] if self.config.batch > 1 else []
+        self.first += (
+            [_row(max(1, tokens - 3), vocabulary, 1)] if self.config.batch_size > 1 else []
+        )
         #: Rows of a zeroth-order method's second step.
         self.second = self.first
         if rounds or self.whole:
@@ -147,7 +149,7 @@ class _Proof:
         if self.config.first_order:
             self.gradients = _last_slots(self.manifest)
             self.values = _second_matrices(self.manifest)
-            self.run["lr"] = _FIXED
+            self.run["learning_rate"] = _FIXED
         elif "grid" not in self.manifest:
             self.run["eps"] = _MOVE * self.manifest["settings"]["eps"]
 
@@ -183,7 +185,7 @@ class _Proof:
             error = state_error({name: tensors[f"gradient.{name}"]}, expected)
             if not error <= most:
                 self._refuse(
-                    self._programs(self._backward(self.config.keep_mb), slot=name),
+                    self._programs(self._backward(self.config.activation_cache_mb), slot=name),
                     f"a gradient of {name} that is {error:.1e} of its size off",
                     f"at most {most:.0e}",
                 )
@@ -199,7 +201,7 @@ class _Proof:
         if not tolerances.rounds(self.config):
             self._losses([ours["loss"]], [before])
         gradients = ours["gradients"]
-        reference.follow(reference.values(), gradients, self.manifest["settings"]["lr"])
+        reference.follow(reference.values(), gradients, self.manifest["settings"]["learning_rate"])
         reference.step_number = 1
         reference.finish()
         own = {name: tensors[name] for name in reference.masters if name in tensors}
@@ -294,9 +296,9 @@ class _Proof:
             if program.get("family") in families and program.get("length") in (None, length)
         ]
 
-    def _backward(self, keep_mb: int) -> str:
+    def _backward(self, activation_cache_mb: int) -> str:
         saves = any("saving" in stage for stage in self.manifest["stages"])
-        return "from_saved" if saves and keep_mb else "backward"
+        return "from_saved" if saves and activation_cache_mb else "backward"
 
     @contextlib.contextmanager
     def _session(self) -> Iterator[_Answer]:
@@ -307,7 +309,7 @@ class _Proof:
             "first": _rows(self.first),
             "second": [] if self.config.first_order else _rows(self.second),
             "longer": [_rows(batch) for batch in self.longer],
-            "keep_mb": _rooms(self.manifest),
+            "activation_cache_mb": _rooms(self.manifest),
             "steps": not self.whole,
             "shallow": _shallow(self.bundle, self.manifest, self.scratch),
             "prompt": self._prompt(),
@@ -513,10 +515,10 @@ def _second_matrices(manifest: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _rooms(manifest: Mapping[str, Any]) -> list[int]:
-    """Values of ``keep_mb`` with which every program that goes backward runs."""
+    """Values of ``activation_cache_mb`` with which every program that goes backward runs."""
     if not any("saving" in stage for stage in manifest.get("stages", ())):
         return []
-    return [int(manifest["settings"]["keep_mb"]), 0]
+    return [int(manifest["settings"]["activation_cache_mb"]), 0]
 
 
 def _shallow(bundle: Path, manifest: Mapping[str, Any], scratch: Path) -> str | None:

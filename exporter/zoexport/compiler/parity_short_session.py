@@ -71,9 +71,9 @@ def run(bundle: Path, request: dict[str, Any], results: Path) -> dict[str, Any]:
     Args:
         request: ``first`` and ``second``, rows of two steps, the second of which may be empty; ``longer``, rows of
             each further step, which are run in ``shallow``, a bundle of fewer layers, if that is not null, for each
-            of ``keep_mb`` (empty: the bundle's), or evaluated alone if ``steps`` is false; ``prompt``, tokens to
-            generate after, may be empty; ``run``, settings; ``values``, a safetensors file of slots; ``gradients``,
-            names of slots.
+            of ``activation_cache_mb`` (empty: the bundle's), or evaluated alone if ``steps`` is false; ``prompt``,
+            tokens to generate after, may be empty; ``run``, settings; ``values``, a safetensors file of slots;
+            ``gradients``, names of slots.
 
     Returns:
         ``token``, the first one generated; where there is a second step, ``loss`` of the first rows before any;
@@ -88,7 +88,7 @@ def run(bundle: Path, request: dict[str, Any], results: Path) -> dict[str, Any]:
     with _opened(bundle, request, values) as session:
         if request["prompt"]:
             say(doing="generating")
-            made = session.generate(request["prompt"], max_tokens=2, stop_tokens=())
+            made = session.generate(request["prompt"], max_new_tokens=2, stop_tokens=())
             found["token"] = made.tokens[0]
         steps: list[Step] = []
         if request["second"]:
@@ -102,14 +102,20 @@ def run(bundle: Path, request: dict[str, Any], results: Path) -> dict[str, Any]:
             tensors[f"gradient.{name}"] = _read(session, name, gradient=True)
         tensors |= _state(session)
     with _opened(Path(request["shallow"] or bundle), request, values) as session:
-        rows = request["longer"] * max(1, len(request["keep_mb"]))
-        found["longer"] = [_evaluated(session, one) for one in rows] if session.info.queries else []
+        rows = request["longer"] * max(1, len(request["activation_cache_mb"]))
+        found["longer"] = (
+            [_evaluated(session, one) for one in rows] if session.info.num_queries else []
+        )
         for number, one in enumerate(rows if request["steps"] else ()):
-            if number % len(request["longer"]) == 0 and request["keep_mb"]:
-                session.configure(keep_mb=request["keep_mb"][number // len(request["longer"])])
+            if number % len(request["longer"]) == 0 and request["activation_cache_mb"]:
+                session.configure(
+                    activation_cache_mb=request["activation_cache_mb"][
+                        number // len(request["longer"])
+                    ]
+                )
             say(doing=f"training on a row of {len(one[0][0])} tokens")
             loss = _step(session, one).losses[0]
-            if not session.info.queries:
+            if not session.info.num_queries:
                 found["longer"].append((loss, _gradients(session)))
     save_file(tensors, results)
     return found
@@ -138,7 +144,7 @@ def _step(session: Session, rows: Rows) -> Step:
 
 def _state(session: Session) -> dict[str, np.ndarray]:
     """Every trained slot as the last step evaluated it."""
-    if not session.info.queries:
+    if not session.info.num_queries:
         return {}
     trained = (slot.name for slot in session.slots() if slot.role == "trainable")
     return {name: _read(session, name, finished=False) for name in trained}

@@ -28,7 +28,7 @@ def compare_signs(
     model: str | None = None,
     progress: Callable[[str, float | None], None],
 ) -> dict[str, Any]:
-    """Take at least ``queries`` queries on both sides and compare the signs of their projected gradients.
+    """Take at least ``num_queries`` queries on both sides and compare the signs of their projected gradients.
 
     Args:
         bundle: of a zeroth-order method.
@@ -38,7 +38,7 @@ def compare_signs(
         progress: called with what is being done and how far it is.
 
     Returns:
-        ``queries``, ``eps``; ``max_loss_error``, the largest difference between the two sides' losses at identical
+        ``num_queries``, ``eps``; ``max_loss_error``, the largest difference between the two sides' losses at identical
         inputs; ``counted``, the queries whose losses differ by more than that in the reference, ``share`` their share;
         ``agreement``, the share of those with the same sign, None where none counts, ``agreement_of_all`` that of all
         queries; ``mean_loss_difference`` of |l+ - l-| in the reference, ``mean_difference_error`` of how far the
@@ -49,7 +49,7 @@ def compare_signs(
     """
     manifest = read_manifest(bundle, verify_files=True)
     settings = manifest["settings"]
-    if "queries" not in settings:
+    if "num_queries" not in settings:
         raise ConfigError(
             f"bundle {bundle}",
             found=f"method {manifest['method']}, which has no queries",
@@ -70,14 +70,14 @@ def compare_signs(
     error = 0.0
     gradients: Any = []
     with SessionSide(bundle, settings["loss"], eps=eps) as session:
-        steps = -(-queries // settings["queries"])
+        steps = -(-queries // settings["num_queries"])
         for step in range(steps):
             progress("comparing signs", step / steps)
             batch = make_batch(settings, manifest["model"]["vocab_size"], step)
-            reference.follow(session.tensors(), gradients, settings["lr"])
+            reference.follow(session.tensors(), gradients, settings["learning_rate"])
             ours = session.step(batch)
             gradients = ours["gradients"]
-            theirs = reference.step(batch, settings["lr"])["losses"]
+            theirs = reference.step(batch, settings["learning_rate"])["losses"]
             for mine, other in zip(ours["losses"], theirs, strict=True):
                 error = max(error, abs(mine - other))
             for plus in range(0, len(theirs), 2):
@@ -91,7 +91,7 @@ def compare_signs(
     agreement = _agreement(counted)
     return {
         "passed": agreement is not None and agreement >= LEAST_AGREEMENT,
-        "queries": len(pairs),
+        "num_queries": len(pairs),
         "eps": eps,
         "max_loss_error": error,
         "counted": len(counted),

@@ -1,6 +1,6 @@
 """Settings: one dataclass a method is the only source of names, defaults and legal values.
 
-A field made with :func:`setting` knows its key (``lora.rank``), its legal values, and whether it is compiled
+A field made with :func:`setting` knows its key (``lora.r``), its legal values, and whether it is compiled
 into the bundle or may still be given when training starts.
 """
 
@@ -100,7 +100,7 @@ def as_dict(config: Any) -> dict[str, Any]:
 
 
 def parse_assignments(assignments: Sequence[str]) -> dict[str, str]:
-    """``["lora.rank=8", ...]`` as a dict.
+    """``["lora.r=8", ...]`` as a dict.
 
     Raises:
         ConfigError: an assignment has no ``=``.
@@ -112,7 +112,7 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, str]:
             raise ConfigError(
                 f"--set {assignment}",
                 found="no key=value",
-                expected="a setting and its value, such as lora.rank=8",
+                expected="a setting and its value, such as lora.r=8",
                 fix="Write --set key=value.",
             )
         values[key.strip()] = value.strip()
@@ -190,6 +190,8 @@ def _parse_value(info: SettingInfo, value: Any, hint: Any) -> Any:
         return None
     if typing.get_origin(kind) is dict:
         return _parse_numbers(info, value, typing.get_args(kind)[1])
+    if kind is bool:
+        return _parse_flag(info, value)
     parsed = str(value) if kind is str else _parse_number(info, value, kind)
     if info.choices and str(parsed) not in info.choices:
         raise ConfigError(
@@ -201,14 +203,32 @@ def _parse_value(info: SettingInfo, value: Any, hint: Any) -> Any:
     return parsed
 
 
-def _parse_numbers(info: SettingInfo, value: Any, kind: type) -> dict[str, int | float]:
-    """Numbers by name: a mapping, or the text of one in YAML's or JSON's words."""
+def _from_text(value: Any) -> Any:
+    """What a text is in YAML; another value, and a text that is no YAML, as it is."""
     import yaml
 
-    given = value
     if isinstance(value, str):
         with contextlib.suppress(yaml.YAMLError):
-            given = yaml.safe_load(value)
+            return yaml.safe_load(value)
+    return value
+
+
+def _parse_flag(info: SettingInfo, value: Any) -> bool:
+    """A boolean, or the text of one in YAML's words."""
+    given = _from_text(value)
+    if not isinstance(given, bool):
+        raise ConfigError(
+            f"setting {info.key!r}",
+            found=repr(value),
+            expected="true or false",
+            fix=f"Write {info.key}=true or {info.key}=false.",
+        )
+    return given
+
+
+def _parse_numbers(info: SettingInfo, value: Any, kind: type) -> dict[str, int | float]:
+    """Numbers by name: a mapping, or the text of one in YAML's or JSON's words."""
+    given = _from_text(value)
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
         raise ConfigError(
             f"setting {info.key!r}",

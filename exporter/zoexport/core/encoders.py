@@ -61,12 +61,12 @@ def check_encoder(model: Any, method: Method, target: Target, config: TrainingSe
             model,
             f"method {method.name}",
             "one program of the whole model",
-            "Add --set split=layers.",
+            "Add --set granularity=layer.",
         )
-    if config.pack == "on":
+    if config.pack:
         refuse_masked(
             model,
-            "setting pack=on",
+            "setting pack=true",
             "texts that share rows",
             "Leave pack out: every token of such a model sees the whole row.",
         )

@@ -147,7 +147,7 @@ def update_codes(
     high: int,
     *,
     gradients: Sequence[float],
-    lr: float,
+    learning_rate: float,
     eps: float,
     table: Table,
     seed: int,
@@ -156,13 +156,13 @@ def update_codes(
     second: bool,
     summed: bool = False,
 ) -> NDArray[np.int8]:
-    """clamp(w - sum over queries of S(c_i Q(u_i))), c_i = ((lr / q) g_i) / e (equation 15).
+    """clamp(w - sum over queries of S(c_i Q(u_i))), c_i = ((learning_rate / q) g_i) / e (equation 15).
 
     ``summed`` rounds the gradient of all queries once (equation 13): clamp(w - S(sum over queries of c_i Q(u_i))).
 
     Args:
         codes: integers (N, K) from ``low`` to ``high``.
-        gradients: of the queries of step ``step``. lr: of that step. eps, table: of the bundle.
+        gradients: of the queries of step ``step``. learning_rate: of that step. eps, table: of the bundle.
         second: whether Q is the second rounding (Q-RGE2), or the first (Q-RGE1).
         summed: see above.
     """
@@ -173,7 +173,7 @@ def update_codes(
         steps = round_steps(np.abs(value), bits)
         return np.where(value < 0, -steps, steps)
 
-    rate, most = np.float32(lr) / np.float32(len(gradients)), np.float32(_MOST_STEPS)
+    rate, most = np.float32(learning_rate) / np.float32(len(gradients)), np.float32(_MOST_STEPS)
     moved = codes.astype(np.int32)
     total = np.zeros(codes.shape, np.float32)
     for query, gradient in enumerate(gradients):

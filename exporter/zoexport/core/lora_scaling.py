@@ -80,7 +80,7 @@ class LoraScaling:
                         f"setting {key!r}",
                         found=f"{pattern!r}, which names no adapted module",
                         expected="names such as " + ", ".join(leaves),
-                        fix=f"Correct it, or adapt the module (lora.targets).{nearest(pattern, leaves)}",
+                        fix=f"Correct it, or adapt the module (lora.target_modules).{nearest(pattern, leaves)}",
                     )
 
 

@@ -31,7 +31,7 @@ class MaskFacts:
         kind: how the weights were chosen: sensitive, random, largest, smallest or grasp.
         model: name of the model. model_sha256: as the bundle's manifest has it.
         corpus: name of the text whose gradients chose; empty where none did.
-        corpus_sha256: of the file. sequences: of the text. seq_len: tokens of the longest.
+        corpus_sha256: of the file. sequences: of the text. max_length: tokens of the longest.
         density: chosen share of the linear weights.
         scope: ``model``, the best of all weights, or ``layer``, the best of each.
         seed: of a random choice.
@@ -46,7 +46,7 @@ class MaskFacts:
     corpus: str
     corpus_sha256: str
     sequences: int
-    seq_len: int
+    max_length: int
     density: float
     scope: str
     seed: int

@@ -48,7 +48,7 @@ class Tokenizer(Manifest):
 class Uncompiled:
     """Options of ``zo_tokenizer_parse``."""
 
-    seq_len: int = setting(
+    max_length: int = setting(
         None, at_least=2, at_most=MOST_TOKENS, help="tokens of the longest example"
     )
     vocab_size: int = setting(
@@ -152,7 +152,7 @@ class Generate:
     messages: list[dict[str, Any]] | None = setting(
         None, help="a conversation that the assistant continues, as in chat"
     )
-    max_tokens: int = setting(128, at_least=1, help="generated tokens at most")
+    max_new_tokens: int = setting(128, at_least=1, help="generated tokens at most")
     stop_tokens: list[int] | None = setting(
         None, help="tokens that end the text; absent: the bundle's, and those of its chat template"
     )

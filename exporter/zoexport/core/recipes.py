@@ -77,7 +77,7 @@ def read_recipe(recipe: StrPath | None) -> Recipe:
         raise ConfigError(
             f"recipe {path}",
             found=f"a YAML {type(content).__name__}",
-            expected="a mapping of settings, such as 'lora.rank: 8'",
+            expected="a mapping of settings, such as 'lora.r: 8'",
             fix="Write one 'key: value' a line.",
         )
     method = content.pop(METHOD, None)

@@ -16,8 +16,10 @@ from zoexport.core.types import Problem
 class TrainingSettings(abc.ABC):
     """What ``--set`` and recipes take whatever the method."""
 
-    seq_len: int = setting(64, at_least=2, help="tokens a row; longer examples are shortened")
-    batch: int = setting(4, at_least=1, phase="run", help="examples a step, and rows in one call")
+    max_length: int = setting(64, at_least=2, help="tokens a row; longer examples are shortened")
+    batch_size: int = setting(
+        4, at_least=1, phase="run", help="examples a step, and rows in one call"
+    )
     weights: str = setting("int4", choices=("fp32", "int8", "int4"), help="frozen weights")
     activations: str | None = setting(
         None,
@@ -31,25 +33,27 @@ class TrainingSettings(abc.ABC):
         None, help="the chip, where the target compiles for one (android-npu: SM8650)"
     )
     group_size: int = setting(32, at_least=1, help="int4 weights that share a scale")
-    accumulate: int = setting(1, at_least=1, phase="run", help="batches for one update")
-    cache_prefix_mb: int = setting(
+    gradient_accumulation_steps: int = setting(
+        1, at_least=1, phase="run", help="batches for one update"
+    )
+    hidden_state_cache_mb: int = setting(
         0,
         at_least=0,
         phase="process",
         help="MB of a file for rows as they leave the layers below the first that is trained",
     )
-    lr: float = setting(2e-3, above=0, phase="run", help="learning rate")
-    lr_schedule: str = setting(
+    learning_rate: float = setting(2e-3, above=0, phase="run", help="learning rate")
+    lr_scheduler_type: str = setting(
         "constant",
         choices=("constant", "linear", "cosine"),
         phase="run",
         help="how the rate changes over the steps",
     )
-    warmup: int = setting(
+    warmup_steps: int = setting(
         0,
         at_least=0,
         phase="run",
-        help="steps over which the rate rises to lr, before its schedule",
+        help="steps over which the rate rises to learning_rate, before its schedule",
     )
     loss: str = setting(
         "full",
@@ -77,18 +81,15 @@ class TrainingSettings(abc.ABC):
         phase="run",
         help="whether choices are compared by the sum of their log-probabilities, or length-normalized",
     )
-    pack: str = setting(
-        "off",
-        choices=("off", "on"),
+    pack: bool = setting(
+        False,
         phase="run",
-        help="whether texts fill rows of seq_len one after another, and long ones are divided and not cut",
+        help="whether texts fill rows of max_length one after another, and long ones are divided and not cut",
     )
     seed: int = setting(
         0, at_least=0, at_most=MOST_WHOLE, phase="run", help="of adapters, noise and batches"
     )
-    generate: str = setting(
-        "on", choices=("on", "off"), help="whether the bundle has programs that generate text"
-    )
+    generate: bool = setting(True, help="whether the bundle has programs that generate text")
     generate_context: int = setting(
         1024,
         key="generate.context",
@@ -137,10 +138,10 @@ class TrainingSettings(abc.ABC):
     @property
     def needs(self) -> dict[Feature, str]:
         """What programs with these settings ask of a target whatever is trained, and the setting that asks."""
-        chosen = "split" in {field.name for field in dataclasses.fields(self)}
+        chosen = "granularity" in {field.name for field in dataclasses.fields(self)}
         feature = Feature.STAGES if self.staged else Feature.WHOLE
-        found = {feature: "setting split" if chosen else "the method"}
-        if self.generate == "on" and self.generate_activations == "int8":
+        found = {feature: "setting granularity" if chosen else "the method"}
+        if self.generate and self.generate_activations == "int8":
             found[Feature.ROUNDED_PRODUCTS] = "setting generate.activations"
         return found
 
@@ -157,14 +158,14 @@ class TrainingSettings(abc.ABC):
     def problems(self) -> list[Problem]:
         """Why no target can run these settings."""
         found = []
-        if self.pack == "on" and self.loss != "full":
+        if self.pack and self.loss != "full":
             reason = f"loss={self.loss} compares answers, which have rows of their own"
             fix = "Leave pack out, or train with loss=full."
-            found.append(Problem("setting pack=on", reason, fix))
-        if self.cache_prefix_mb and (not self.staged or self.modules[1] == "all"):
-            where = f"setting cache_prefix_mb={self.cache_prefix_mb}"
+            found.append(Problem("setting pack=true", reason, fix))
+        if self.hidden_state_cache_mb and (not self.staged or self.modules[1] == "all"):
+            where = f"setting hidden_state_cache_mb={self.hidden_state_cache_mb}"
             reason = "no program of a layer lies below the first that is trained"
-            fix = "Leave it out, or give lora.layers=last:K, and split=layers where there is that setting."
+            fix = "Leave it out, or give lora.layers_to_transform=last:K, and granularity=layer if it is a setting."
             found.append(Problem(where, reason, fix))
         return found
 
@@ -178,14 +179,13 @@ class LoraSettings(TrainingSettings):
         """Adapters."""
         return "lora"
 
-    lora_rank: int = setting(16, key="lora.rank", at_least=1, help="inner size of an adapter")
+    lora_r: int = setting(16, key="lora.r", at_least=1, help="inner size of an adapter")
     lora_alpha: float = setting(
         16.0, key="lora.alpha", above=0, help="adapters are scaled by alpha / rank"
     )
-    lora_rslora: str = setting(
-        "off",
-        key="lora.rslora",
-        choices=("on", "off"),
+    lora_use_rslora: bool = setting(
+        False,
+        key="lora.use_rslora",
         help="whether adapters are scaled by alpha / sqrt(rank)",
     )
     lora_rank_pattern: dict[str, int] = setting(
@@ -200,9 +200,9 @@ class LoraSettings(TrainingSettings):
         above=0,
         help="other alphas by module, as PEFT's alpha_pattern",
     )
-    lora_init: str = setting(
+    lora_init_weights: str = setting(
         "random",
-        key="lora.init",
+        key="lora.init_weights",
         choices=("random", "activations"),
         help="an adapter's first matrix: normal numbers, or the leading directions of its layer's inputs on text",
     )
@@ -213,12 +213,14 @@ class LoraSettings(TrainingSettings):
         below=1,
         help="share of an adapter's inputs that a step leaves out, at random",
     )
-    lora_targets: str = setting(
+    lora_target_modules: str = setting(
         "attention",
-        key="lora.targets",
+        key="lora.target_modules",
         help="layers to adapt: attention (query and value), all-linear, or names",
     )
-    lora_layers: str = setting("all", key="lora.layers", help="all, or last:K decoder layers")
+    lora_layers_to_transform: str = setting(
+        "all", key="lora.layers_to_transform", help="all, or last:K decoder layers"
+    )
 
     @property
     def needs(self) -> dict[Feature, str]:
@@ -229,16 +231,18 @@ class LoraSettings(TrainingSettings):
     @property
     def measures_directions(self) -> bool:
         """As the setting says."""
-        return self.lora_init == "activations"
+        return self.lora_init_weights == "activations"
 
     def problems(self) -> list[Problem]:
         """Dropout where nothing is differentiated, and what is said of adapters where there are none."""
         found = super().problems()
         if self.measures_directions and self.trained not in ("lora", "adapter codes"):
-            where = f"setting lora.init={self.lora_init}"
+            where = f"setting lora.init_weights={self.lora_init_weights}"
             reason = "the method trains no adapters"
             found.append(
-                Problem(where, reason, "Leave lora.init out, or train adapters (train=lora).")
+                Problem(
+                    where, reason, "Leave lora.init_weights out, or train adapters (train=lora)."
+                )
             )
         if not self.lora_dropout or (self.first_order and self.trained == "lora"):
             return found
@@ -255,9 +259,9 @@ class LoraSettings(TrainingSettings):
     def scaling(self) -> LoraScaling:
         """Ranks and scales of the adapters."""
         return LoraScaling(
-            self.lora_rank,
+            self.lora_r,
             self.lora_alpha,
-            self.lora_rslora == "on",
+            self.lora_use_rslora,
             self.lora_rank_pattern,
             self.lora_alpha_pattern,
         )
@@ -265,4 +269,4 @@ class LoraSettings(TrainingSettings):
     @property
     def modules(self) -> tuple[str, str]:
         """The layers with adapters."""
-        return self.lora_targets, self.lora_layers
+        return self.lora_target_modules, self.lora_layers_to_transform

@@ -171,7 +171,7 @@ class TrainingGraph:
         weights: the frozen tensors by name.
         slots: the state, and
         initial: its first values by slot name.
-        seq_len: tokens of the longest row. length: tokens of a row as the programs are captured (``ir.lengths``).
+        max_length: tokens of the longest row. length: tokens of a row as the programs are captured (``ir.lengths``).
         any_length: whether sizes that are multiples of ``length`` follow the sequence, and no others do.
         pad_token: of a masked language model, whose layers see padding and must be kept from it; None of a causal one.
         rows: sequences in one call. copies: perturbed copies in one call of ``train``.
@@ -192,7 +192,7 @@ class TrainingGraph:
         grid: where integers are trained, what the session needs for their perturbations: the slot of the ``table``,
             ``eps`` and the ``estimator`` (docs/integers.md).
         step: how the session probes the loss; None where it computes gradients.
-        calibration: int64 (n, seq_len) tokens on which a target that quantizes activations beforehand calibrates.
+        calibration: int64 (n, max_length) tokens on which a target that quantizes activations beforehand calibrates.
         provenance: the names of the passes applied, in order.
         generating: of a whole model, the programs that generate text and share its weights, in the same file.
     """
@@ -201,7 +201,7 @@ class TrainingGraph:
     weights: dict[str, torch.Tensor]
     slots: list[Slot]
     initial: dict[str, torch.Tensor]
-    seq_len: int
+    max_length: int
     length: int
     rows: int
     pad_token: int | None = None

@@ -99,10 +99,10 @@ def check(
     """Read a source as training would, and count what is in it.
 
     Args:
-        bundle: whose tokenizer and ``seq_len`` are meant.
+        bundle: whose tokenizer and ``max_length`` are meant.
         source: what is read.
         loss: of the run; every example must have what it compares.
-        pack: whether to say how many rows ``pack=on`` makes of them.
+        pack: whether to say how many rows ``pack=true`` makes of them.
         limit: places of problems and of shortened examples that are listed, at most.
 
     Returns:
@@ -113,7 +113,7 @@ def check(
     """
     manifest = read_manifest(bundle)
     found = _Found(limit)
-    how: dict[str, Any] = {"loss": loss, "pack": "on" if pack else "off"}
+    how: dict[str, Any] = {"loss": loss, "pack": pack}
     rows = None
     faulty: set[int] = set()
     with Tokenizer.open(bundle) as tokenizer, converted(source, found.problem) as data:
@@ -138,7 +138,7 @@ def check(
         "examples": usable,
         "usable": usable > 0 and found.problem_count == 0,
         "shapes": dict(found.shapes),
-        "seq_len": manifest["settings"]["seq_len"],
+        "max_length": manifest["settings"]["max_length"],
         "tokens": None
         if not lengths
         else {

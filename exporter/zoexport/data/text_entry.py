@@ -35,12 +35,12 @@ def text_entry(loaded: Any) -> dict[str, Any]:
     return {"text": entry}
 
 
-def tokenizer_of(loaded: Any, seq_len: int, *, masked: bool = False) -> Tokenizer:
+def tokenizer_of(loaded: Any, max_length: int, *, masked: bool = False) -> Tokenizer:
     """The session's tokenizer of a loaded model, which appends no end tokens.
 
     Args:
         loaded: a ``zoexport.models.Loaded`` with a tokenizer.
-        seq_len: tokens of the longest example.
+        max_length: tokens of the longest example.
         masked: whether examples are prompts with a mask token.
 
     Raises:
@@ -55,7 +55,7 @@ def tokenizer_of(loaded: Any, seq_len: int, *, masked: bool = False) -> Tokenize
     content = loaded.tokenizer.backend_tokenizer.to_str()
     try:
         return Tokenizer.parse(
-            content, seq_len=seq_len, vocab_size=loaded.vocab_size, text=entry, masked=masked
+            content, max_length=max_length, vocab_size=loaded.vocab_size, text=entry, masked=masked
         )
     except BundleError as error:
         raise ModelError(where, found=error.found, expected=error.expected, fix=fix) from error

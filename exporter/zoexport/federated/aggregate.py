@@ -41,7 +41,7 @@ class Replayer:
         with Session.open(self._bundle, engine=no_programs, verify=False) as session:
             models.write(session, model)
             session.configure(seed=seed)
-            session.follow(trajectory.records(terms.lr, terms.eps))
+            session.follow(trajectory.records(terms.learning_rate, terms.eps))
             return models.read(session, self._slots)
 
     def rounded(self, model: Mapping[str, NDArray[np.float64]]) -> Model:

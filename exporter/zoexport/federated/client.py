@@ -193,12 +193,12 @@ class Client:
             if not terms.how.first_order:
                 changes = {"difference": terms.difference, "eps": terms.eps}
             session.configure(
-                lr=terms.lr,
-                lr_schedule="constant",
-                warmup=0,
+                learning_rate=terms.learning_rate,
+                lr_scheduler_type="constant",
+                warmup_steps=0,
                 loss=terms.loss,
-                batch=terms.batch,
-                accumulate=terms.accumulate,
+                batch_size=terms.batch_size,
+                gradient_accumulation_steps=terms.gradient_accumulation_steps,
                 **changes,
             )
             session.train(self._examples(request.client, terms.loss), terms.steps)

@@ -60,10 +60,10 @@ class Trajectory:
         values = np.frombuffer(content, _SCALAR).astype(np.float32)
         return cls(values[:steps], values[steps:].reshape(steps, scalars))
 
-    def records(self, lr: float, eps: float) -> list[Record]:
-        """The records of the trajectory log, which every step's lr and eps complete."""
+    def records(self, learning_rate: float, eps: float) -> list[Record]:
+        """The records of the trajectory log, which every step's learning_rate and eps complete."""
         return [
-            Record(step, lr, eps, float(loss), tuple(map(float, gradients)))
+            Record(step, learning_rate, eps, float(loss), tuple(map(float, gradients)))
             for step, (loss, gradients) in enumerate(zip(self.losses, self.gradients, strict=True))
         ]
 

@@ -35,39 +35,39 @@ def terms_of(
         ConfigError: settings that cannot be used, a bundle whose values have no mean, or an algorithm that its updates
             do not go with.
     """
-    if settings.get("lr_schedule", "constant") != "constant":
+    given = runtime_settings(manifest, settings)
+    if given.get("lr_scheduler_type", "constant") != "constant":
         raise ConfigError(
-            "setting 'lr_schedule'",
-            found=settings["lr_schedule"],
+            "setting 'lr_scheduler_type'",
+            found=given["lr_scheduler_type"],
             expected="constant: a round's steps have one rate",
             fix="Leave it out.",
         )
-    if str(settings.get("warmup", 0)) != "0":
+    if given.get("warmup_steps", 0):
         raise ConfigError(
-            "setting 'warmup'",
-            found=str(settings["warmup"]),
+            "setting 'warmup_steps'",
+            found=str(given["warmup_steps"]),
             expected="0: a round's steps have one rate",
             fix="Leave it out.",
         )
-    if reading({**manifest["settings"], **settings})["pack"] != "off":
+    if reading({**manifest["settings"], **given})["pack"]:
         raise ConfigError(
             "setting 'pack'",
-            found="on",
-            expected="off: the examples of a federation have rows of their own",
-            fix="Pass --set pack=off.",
+            found="true",
+            expected="false: the examples of a federation have rows of their own",
+            fix="Pass --set pack=false.",
         )
     for key in ("choices", "dpo.beta", "orpo.beta"):
-        if key in settings:
+        if key in given:
             raise ConfigError(
                 f"setting {key!r}",
-                found=str(settings[key]),
+                found=str(given[key]),
                 expected="the bundle's own, which every client has",
                 fix="Leave it out, or compile the bundle with it.",
             )
-    given = runtime_settings(manifest, settings)
     with Session.open(bundle, engine=no_programs) as session:
         models.trained_slots(session)
-        scalars = session.info.queries
+        scalars = session.info.num_queries
         name = chosen_algorithm(algorithm, first_order=scalars == 0)
         _check_rule(name, manifest)
         difference = ALGORITHMS[name].difference
@@ -80,18 +80,18 @@ def terms_of(
                     fix="Compile the bundle with --method mezo.",
                 )
             given["difference"] = difference
-        run = session.configure(**{**given, "lr_schedule": "constant", "warmup": 0})
+        run = session.configure(**{**given, "lr_scheduler_type": "constant", "warmup_steps": 0})
         return Terms(
             bundle=session.info.bundle_id,
             algorithm=name,
             steps=steps,
             scalars=scalars,
             seed=run["seed"],
-            lr=run["lr"],
+            learning_rate=run["learning_rate"],
             eps=run.get("eps", 0.0),
             loss=run["loss"],
-            batch=run["batch"],
-            accumulate=run["accumulate"],
+            batch_size=run["batch_size"],
+            gradient_accumulation_steps=run["gradient_accumulation_steps"],
             difference=run.get("difference", "central"),
         )
 

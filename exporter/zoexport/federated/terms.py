@@ -67,7 +67,7 @@ class Terms:
     Attributes:
         bundle: its id. algorithm: a key of :data:`ALGORITHMS`. seed: that all others are derived from.
         steps: of a client in a round. scalars: in a record of the trajectory log; 0 for first-order methods.
-        lr, eps, loss, batch, accumulate, difference: of the session (docs/cli.md).
+        learning_rate, eps, loss, batch, gradient_accumulation_steps, difference: of the session (docs/cli.md).
     """
 
     bundle: str
@@ -75,11 +75,11 @@ class Terms:
     seed: int
     steps: int
     scalars: int
-    lr: float
+    learning_rate: float
     eps: float
     loss: str
-    batch: int
-    accumulate: int
+    batch_size: int
+    gradient_accumulation_steps: int
     difference: str
 
     @property

@@ -40,7 +40,7 @@ class _LogitsOnly(torch.nn.Module):
         self.model = model
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Token ids (rows, seq_len) to logits (rows, seq_len, vocabulary)."""
+        """Token ids (rows, max_length) to logits (rows, max_length, vocabulary)."""
         logits: torch.Tensor = self.model(**model_inputs(self.model, tokens)).logits
         return logits
 
@@ -138,13 +138,13 @@ def _short_rotary(model: torch.nn.Module) -> Iterator[None]:
         yield
 
 
-def capture(model: torch.nn.Module, length: int, *, seq_len: int | None = None) -> TrainingGraph:
+def capture(model: torch.nn.Module, length: int, *, max_length: int | None = None) -> TrainingGraph:
     """Capture ``model`` at a sequence length.
 
     Args:
         model: a causal or masked language model in eval mode, fp32, whose output has ``logits``.
         length: tokens a row in the graph, at least 2.
-        seq_len: most tokens of the rows that the programs are for; None: ``length``.
+        max_length: most tokens of the rows that the programs are for; None: ``length``.
 
     Returns:
         A training graph with the single program ``forward``: inputs are every parameter, buffer and
@@ -152,19 +152,19 @@ def capture(model: torch.nn.Module, length: int, *, seq_len: int | None = None) 
         float32 (rows, length, vocabulary). Names of weights are the model's own paths.
 
     Raises:
-        ModelError: torch.export cannot take the model, or it has fewer positions than ``seq_len``.
+        ModelError: torch.export cannot take the model, or it has fewer positions than ``max_length``.
     """
-    rows = length if seq_len is None else seq_len
+    rows = length if max_length is None else max_length
     limit = position_limit(model)
     if limit is not None and rows > limit:
         positions = capture_limit(model)
         raise ModelError(
-            "setting 'seq_len'",
+            "setting 'max_length'",
             found=str(rows),
             expected=f"at most the model's {limit} positions"
             if limit == positions
             else f"at most {limit} tokens, as longer rows have other rotary frequencies (longrope)",
-            fix=f"Choose --set seq_len={limit} or less.",
+            fix=f"Choose --set max_length={limit} or less.",
         )
     example = torch.zeros((3, length), dtype=torch.int64)
     phases = ModelPhases(type(model).__name__, "capturing it with torch.export")
@@ -173,7 +173,7 @@ def capture(model: torch.nn.Module, length: int, *, seq_len: int | None = None) 
         if leaves_writes(exported.graph):
             exported = exported.run_decompositions({})
         graph = _as_training_graph(exported, length)
-    graph.seq_len = rows
+    graph.max_length = rows
     graph.pad_token = pad_token(model)
     return graph
 
@@ -193,7 +193,7 @@ def _exported(model: torch.nn.Module, tokens: torch.Tensor) -> torch.export.Expo
     return exported
 
 
-def _as_training_graph(exported: torch.export.ExportedProgram, seq_len: int) -> TrainingGraph:
+def _as_training_graph(exported: torch.export.ExportedProgram, max_length: int) -> TrainingGraph:
     signature = exported.graph_signature
     weights: dict[str, torch.Tensor] = {}
     names: dict[tuple[Any, ...], str] = {}
@@ -204,7 +204,7 @@ def _as_training_graph(exported: torch.export.ExportedProgram, seq_len: int) -> 
     parameters: set[str] = set()
     for node, spec in zip(placeholders, signature.input_specs, strict=True):
         if spec.kind is InputKind.USER_INPUT:
-            inputs.append(Value("tokens", "tokens", "int64", (Dim(ROWS, 1, _MAX_ROWS), seq_len)))
+            inputs.append(Value("tokens", "tokens", "int64", (Dim(ROWS, 1, _MAX_ROWS), max_length)))
             continue
         if not node.users:
             module.graph.erase_node(node)
@@ -230,13 +230,13 @@ def _as_training_graph(exported: torch.export.ExportedProgram, seq_len: int) -> 
     returned: Any = output_node(module).args[0]
     shape = returned[0].meta["val"].shape
     outputs = [
-        Value("logits", "logits", "float32", (Dim(ROWS, 1, _MAX_ROWS), seq_len, int(shape[-1])))
+        Value("logits", "logits", "float32", (Dim(ROWS, 1, _MAX_ROWS), max_length, int(shape[-1])))
     ]
     graph = torch.fx.GraphModule(torch.nn.Module(), module.graph)
     program = Program("forward", graph, inputs, outputs)
     normalize(program)
     return TrainingGraph(
-        {"forward": program}, weights, [], {}, seq_len, seq_len, rows=0, parameters=parameters
+        {"forward": program}, weights, [], {}, max_length, max_length, rows=0, parameters=parameters
     )
 
 

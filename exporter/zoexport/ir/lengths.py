@@ -41,14 +41,14 @@ class FixedLength(Exception):
     """A graph that was captured to take rows of any length says something else of shorter ones."""
 
 
-def marker_prime(seq_len: int, sizes: Iterable[int], limit: int | None) -> int | None:
+def marker_prime(max_length: int, sizes: Iterable[int], limit: int | None) -> int | None:
     """The length at which to capture a graph, so that sizes that follow the sequence can be detected by it.
 
     Returns:
-        The smallest prime from ``seq_len`` on that divides none of ``sizes``; None where that is above ``limit``.
+        The smallest prime from ``max_length`` on that divides none of ``sizes``; None where that is above ``limit``.
     """
     others = {size for size in sizes if size > 0}
-    for length in itertools.count(max(seq_len, _ABOVE_AXES)):
+    for length in itertools.count(max(max_length, _ABOVE_AXES)):
         if limit is not None and length > limit:
             return None
         if _is_prime(length) and not any(size % length == 0 for size in others):
@@ -185,24 +185,24 @@ def agrees_at_other_lengths(graph: TrainingGraph, program: str) -> bool:
     return bool((whole - part).abs().max() <= _CLOSE * whole.abs().max())
 
 
-def row_lengths(seq_len: int, *, close: bool = False) -> list[int]:
-    """The lengths that programs are made for: powers of two and what lies halfway between, up to ``seq_len``.
+def row_lengths(max_length: int, *, close: bool = False) -> list[int]:
+    """The lengths that programs are made for: powers of two and what lies halfway between, up to ``max_length``.
 
     Args:
         close: eight lengths up to each power of two, at least four tokens apart, for programs in whose calls all
             rows are as long as the longest.
     """
     length, parts = _STEPS[close]
-    found = {seq_len}
-    while length < seq_len:
-        found |= set(range(length, min(2 * length, seq_len), max(_LEAST_STEP, length // parts)))
+    found = {max_length}
+    while length < max_length:
+        found |= set(range(length, min(2 * length, max_length), max(_LEAST_STEP, length // parts)))
         length *= 2
     return sorted(found)
 
 
 def close_sizes(graph: TrainingGraph, program: Program, length: int | None = None) -> None:
-    """Make a program's sizes numbers: rows of ``length`` tokens (seq_len), and the most label entries of a call."""
-    wanted = graph.seq_len if length is None else length
+    """Make a program's sizes numbers: rows of ``length`` tokens (max_length), and the most label entries of a call."""
+    wanted = graph.max_length if length is None else length
     if graph.length != wanted:
         set_length(program, graph.length, wanted)
     program.inputs = [_closed(value, graph.max_labels) for value in program.inputs]
@@ -216,7 +216,7 @@ def _closed(value: Value, labels: int) -> Value:
 
 
 def longest_rows_alone(graph: TrainingGraph) -> None:
-    """Leave the programs for rows of seq_len tokens: each length would hold all weights once more."""
+    """Leave the programs for rows of max_length tokens: each length would hold all weights once more."""
     longest = graph.lengths[-1]
     graph.programs = {
         name: program

@@ -2,12 +2,12 @@
 
 Before::
 
-    B'     = zoexport.zo_update(B, g, lr, seed, step)
+    B'     = zoexport.zo_update(B, g, learning_rate, seed, step)
     copies = zoexport.zo_perturb(B', eps, seed, step, q)
 
 After, with z of the step before and of this one, each (q, *B)::
 
-    B'     = B - (lr / q) * (g[0] * previous_noise[0] + g[1] * previous_noise[1] + ...)
+    B'     = B - (learning_rate / q) * (g[0] * previous_noise[0] + g[1] * previous_noise[1] + ...)
     copies = stack(B' + eps * noise, B' - eps * noise)        # of zo_perturb_signs: cat(B', B' + eps * noise)
 
 Products with chosen weights (``zoexport.sparse_add_mm``) are given it as ``zoexport.sparse_add_mm_given``.

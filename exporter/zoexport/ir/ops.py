@@ -34,7 +34,7 @@ def zo_update(
     step: torch.Tensor,
     tensor_id: int,
 ) -> torch.Tensor:
-    """master - (lr/q) sum_j g_j z(step-1, j): the update of the step before the one evaluated.
+    """master - (learning_rate/q) sum_j g_j z(step-1, j): the update of the step before the one evaluated.
 
     Args:
         master: float32, any shape.
@@ -75,7 +75,7 @@ def _updated(
     tensor_id: int,
 ) -> torch.Tensor:
     flat, g = array_of("master", master), array_of("gradients", gradients)
-    lr, seed_number, step_number = (
+    rate, seed_number, step_number = (
         float_of("learning_rate", learning_rate),
         seed_of(seed),
         u32("step", step),
@@ -89,7 +89,7 @@ def _updated(
     total = g[0] * noise(seed_number, tensor_id, 0, step_number - 1, flat.size)
     for query in range(1, g.size):
         total = total + g[query] * noise(seed_number, tensor_id, query, step_number - 1, flat.size)
-    scale = lr / np.float32(g.size)
+    scale = rate / np.float32(g.size)
     return torch.from_numpy(flat - scale * total).reshape(master.shape)
 
 

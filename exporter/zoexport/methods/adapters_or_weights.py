@@ -24,7 +24,7 @@ class AdaptersOrWeights(LoraSettings):
     eps: float = setting(
         None, above=0, phase="run", help="perturbation scale (lora: 1e-2, full: 1e-3)"
     )
-    lr: float = setting(
+    learning_rate: float = setting(
         None,
         above=0,
         phase="run",
@@ -39,7 +39,7 @@ class AdaptersOrWeights(LoraSettings):
         defaults = {
             "weights": "fp32" if full else "int4",
             "eps": 1e-3 if full else 1e-2,
-            "lr": self.rates[self.train],
+            "learning_rate": self.rates[self.train],
         }
         for name, default in defaults.items():
             object.__setattr__(self, name, getattr(self, name) or default)

@@ -18,16 +18,16 @@ class FzooConfig(WholeOrLayers):
 
     together: ClassVar[bool] = True
 
-    queries: int = setting(
+    num_queries: int = setting(
         7, at_least=2, help="random directions a step (q), beside one copy without a move"
     )
     eps: float = setting(
         None,
         above=0,
         phase="run",
-        help="perturbation scale (split=whole: 1e-2, split=layers: 1e-3)",
+        help="perturbation scale (granularity=model: 1e-2, granularity=layer: 1e-3)",
     )
-    lr: float = setting(
+    learning_rate: float = setting(
         5e-3,
         above=0,
         phase="run",
@@ -35,7 +35,7 @@ class FzooConfig(WholeOrLayers):
     )
 
     def __post_init__(self) -> None:
-        # Rounded activations, the default of split=whole, do not resolve the smaller one.
+        # Rounded activations, the default of granularity=model, do not resolve the smaller one.
         default = 1e-3 if self.staged else 1e-2
         object.__setattr__(self, "eps", default if self.eps is None else self.eps)
 
@@ -47,8 +47,14 @@ def passes(config: FzooConfig, targets: list[str]) -> list[Pass]:
     from zoexport.passes.dual_forward import one_sided_forward
 
     if config.staged:
-        return [*split_passes(config, targets), one_sided(config.queries, "stage", config.update)]
-    return [*whole_passes(config, targets, one_sided_forward), one_sided(config.queries, "call")]
+        return [
+            *split_passes(config, targets),
+            one_sided(config.num_queries, "stage", config.update),
+        ]
+    return [
+        *whole_passes(config, targets, one_sided_forward),
+        one_sided(config.num_queries, "call"),
+    ]
 
 
 methods.register(

@@ -18,27 +18,29 @@ class MebpConfig(LoraSettings):
 
     first_order: ClassVar[bool] = True
 
-    seq_len: int = setting(256, at_least=2, help="tokens a row; longer examples are shortened")
-    batch: int = setting(1, at_least=1, phase="run", help="examples a step, and rows in one call")
+    max_length: int = setting(256, at_least=2, help="tokens a row; longer examples are shortened")
+    batch_size: int = setting(
+        1, at_least=1, phase="run", help="examples a step, and rows in one call"
+    )
     optimizer: str = setting("adamw", choices=("adamw", "sgd"), help="the update rule")
     momentum: float = setting(
         0.0, at_least=0, below=1, phase="run", help="momentum of sgd; adamw has its own"
     )
     weight_decay: float = setting(0.0, at_least=0, phase="run", help="decay of the adapters")
-    clip: float = setting(
+    max_grad_norm: float = setting(
         1.0, at_least=0, phase="run", help="largest norm of all gradients together; 0 is off"
     )
     checkpoint_every: int = setting(
         1, at_least=1, phase="process", help="layers between two activations that are kept"
     )
-    keep_mb: int | None = setting(
+    activation_cache_mb: int | None = setting(
         None,
         at_least=0,
         phase="process",
         help="MB of a mapped file for results that the backward pass need not compute again",
     )
-    lr: float = setting(1e-3, above=0, phase="run", help="learning rate")
-    lr_schedule: str = setting(
+    learning_rate: float = setting(1e-3, above=0, phase="run", help="learning rate")
+    lr_scheduler_type: str = setting(
         "linear",
         choices=("constant", "linear", "cosine"),
         phase="run",
@@ -48,7 +50,11 @@ class MebpConfig(LoraSettings):
     @property
     def needs(self) -> dict[Feature, str]:
         """Programs that keep results, where the user wants that."""
-        keeps = {Feature.SAVED_PRODUCTS: f"setting keep_mb={self.keep_mb}"} if self.keep_mb else {}
+        keeps = (
+            {Feature.SAVED_PRODUCTS: f"setting activation_cache_mb={self.activation_cache_mb}"}
+            if self.activation_cache_mb
+            else {}
+        )
         return {**super().needs, **keeps}
 
 

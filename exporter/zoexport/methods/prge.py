@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from zoexport.core.step_plan import Copies
 
 _SOONER = (
-    "Of zeroth-order methods over adapters, fzoo with lora.init=activations reached the loss of prge in 0.37 of its"
-    " operations (docs/learning.md)."
+    "Of zeroth-order methods over adapters, fzoo with lora.init_weights=activations reached the loss of prge in 0.37 of"
+    " its operations (docs/learning.md)."
 )
 
 
@@ -41,26 +41,26 @@ class MezoConfig(AdaptersOrWeights, PrgeConfig):
         phase="run",
         help="projected gradients from +z and -z, or from +z and one unperturbed loss",
     )
-    split: str = setting(
+    granularity: str = setting(
         "",
-        choices=("whole", "layers"),
-        help="one program, or one for each distinct layer over mapped weights (lora: whole; full: layers)",
+        choices=("model", "layer"),
+        help="one program, or one for each distinct layer over mapped weights (lora: model; full: layer)",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        split = "layers" if self.train == "full" else "whole"
-        object.__setattr__(self, "split", self.split or split)
+        granularity = "layer" if self.train == "full" else "model"
+        object.__setattr__(self, "granularity", self.granularity or granularity)
 
     def problems(self) -> list[Problem]:
         """Weights that programs of the whole model hold, too."""
         found = super().problems()
         if self.train == "full" and not self.staged:
-            where = "settings train=full, split=whole"
+            where = "settings train=full, granularity=model"
             reason = (
                 "weights that are trained are inputs, which only programs of single layers have"
             )
-            fix = "Leave split out, or train adapters (train=lora)."
+            fix = "Leave granularity out, or train adapters (train=lora)."
             found.append(Problem(where, reason, fix))
         return found
 
@@ -80,7 +80,7 @@ def passes(config: PrgeConfig, targets: list[str]) -> list[Pass]:
     copies: Copies = "one"
     if config.together:
         copies = "stage" if staged else "call"
-    return [*order, spsa(config.queries, copies, difference, config.update)]
+    return [*order, spsa(config.num_queries, copies, difference, config.update)]
 
 
 methods.register(

@@ -56,13 +56,13 @@ class QuzoConfig(LoraSettings):
     datatypes: str = setting(
         "int", choices=("int", "search"), help="8-bit activations: integers, or the better format"
     )
-    queries: int = setting(4, at_least=1, help="random directions a step (q)")
+    num_queries: int = setting(4, at_least=1, help="random directions a step (q)")
     eps: float = setting(
         None,
         above=0,
         help="perturbation scale, in grid steps of what is trained (int4: 0.5, int8 and adapters: 1)",
     )
-    lr: float = setting(
+    learning_rate: float = setting(
         None,
         above=0,
         phase="run",
@@ -75,7 +75,11 @@ class QuzoConfig(LoraSettings):
         eps = min(_EPS[trained], _MOST_EPS[self.perturbation_bits])
         object.__setattr__(self, "weights", weights)
         object.__setattr__(self, "eps", eps if self.eps is None else self.eps)
-        object.__setattr__(self, "lr", _LR[trained] if self.lr is None else self.lr)
+        object.__setattr__(
+            self,
+            "learning_rate",
+            _LR[trained] if self.learning_rate is None else self.learning_rate,
+        )
 
     @property
     def update_rule(self) -> str:
@@ -105,7 +109,11 @@ class QuzoConfig(LoraSettings):
     @property
     def modules(self) -> tuple[str, str]:
         """Every linear layer, or those with adapters."""
-        return ("all-linear", self.lora_layers) if self.train == "full" else super().modules
+        return (
+            ("all-linear", self.lora_layers_to_transform)
+            if self.train == "full"
+            else super().modules
+        )
 
     def problems(self) -> list[Problem]:
         """Combinations that do not belong together."""
@@ -151,8 +159,8 @@ def passes(config: QuzoConfig, targets: list[str]) -> list[Pass]:
     """All 2q perturbed copies go through a layer together; ``targets`` are the modules whose weights are trained."""
     from zoexport.methods.split import split_passes
 
-    order = split_passes(config, targets, copies=2 * config.queries)
-    return [*order, spsa(config.queries, "call")]
+    order = split_passes(config, targets, copies=2 * config.num_queries)
+    return [*order, spsa(config.num_queries, "call")]
 
 
 methods.register(

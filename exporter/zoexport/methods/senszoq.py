@@ -18,9 +18,9 @@ class SenszoqConfig(TrainingSettings):
     mask: str | None = setting(
         None, help="the file that says which weights are trained (zoexport sensitivity)"
     )
-    queries: int = setting(4, at_least=1, help="random directions a step (q)")
+    num_queries: int = setting(4, at_least=1, help="random directions a step (q)")
     eps: float = setting(1e-3, above=0, phase="run", help="perturbation scale")
-    lr: float = setting(1e-4, above=0, phase="run", help="learning rate")
+    learning_rate: float = setting(1e-4, above=0, phase="run", help="learning rate")
 
     @property
     def trained(self) -> str:
@@ -44,13 +44,13 @@ def passes(config: SenszoqConfig, targets: list[str]) -> list[Pass]:
     from zoexport.passes.update_program import update_program
 
     return [
-        *split_passes(config, targets, copies=2 * config.queries),
+        *split_passes(config, targets, copies=2 * config.num_queries),
         Pass(
             "update_program",
-            lambda graph: update_program(graph, config.queries),
+            lambda graph: update_program(graph, config.num_queries),
             "has no sizes to choose and belongs to no stage",
         ),
-        spsa(config.queries, "call"),
+        spsa(config.num_queries, "call"),
     ]
 
 

@@ -48,11 +48,13 @@ def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 
     insertion = kind_of(config).insertion(config, targets)
 
     def size(graph: TrainingGraph) -> TrainingGraph:
-        made = row_lengths(config.seq_len, close=copies > 1)
-        lengths = made if graph.any_length else [config.seq_len]
+        made = row_lengths(config.max_length, close=copies > 1)
+        lengths = made if graph.any_length else [config.max_length]
         vocabulary = graph.programs[HEAD].outputs[0].sizes()[-1]
-        rows = label_rows(vocabulary, config.batch * config.seq_len)
-        return choose_sizes(graph, rows=copies * config.batch, lengths=lengths, label_rows=rows)
+        rows = label_rows(vocabulary, config.batch_size * config.max_length)
+        return choose_sizes(
+            graph, rows=copies * config.batch_size, lengths=lengths, label_rows=rows
+        )
 
     order = [
         Pass("cleanup", cleanup, "the later passes match patterns without no-ops"),
@@ -60,7 +62,7 @@ def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 
         *insertion.captured,
         Pass(
             "bind_rows",
-            lambda graph: bind_rows(graph, _marker_rows(graph, copies * config.batch)),
+            lambda graph: bind_rows(graph, _marker_rows(graph, copies * config.batch_size)),
             "shapes must be numbers to be compared; a prime number of rows marks their sizes until they are chosen",
         ),
         Pass(
@@ -94,7 +96,7 @@ def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 
     order.append(Pass("choose_sizes", size, "gradients are traced at the sizes that run"))
     if config.first_order:
         order.append(Pass("differentiate", differentiate, "needs the logits of the output head"))
-        if as_dict(config)["keep_mb"]:
+        if as_dict(config)["activation_cache_mb"]:
             because = "cuts what backward programs compute, beside which it puts others"
             order.append(Pass("save_products", save_products, because))
     order.append(Pass("score_labels", score_labels, "takes the logits away"))
@@ -210,7 +212,7 @@ def _marker_rows(graph: TrainingGraph, wanted: int) -> int:
     """At least the ``wanted`` ones, as a table with a part for every row can be cut but not continued."""
     from zoexport.ir.lengths import marker_prime, numbers_of
 
-    sizes: list[Any] = [graph.length, graph.seq_len]
+    sizes: list[Any] = [graph.length, graph.max_length]
     sizes += [size for tensor in graph.weights.values() for size in tensor.shape]
     sizes += [size for slot in graph.slots for size in slot.shape]
     sizes += [len(places) for places in (graph.chosen or {}).values()]

@@ -14,7 +14,7 @@ def spsa(
 ) -> Pass:
     """Every direction moves all that is trained (SPSA; MeZO, P-RGE equation 3).
 
-    The plan of ``queries`` directions; see :class:`StepPlan` for the others and :class:`ProbeLevel`.
+    The plan of ``num_queries`` directions; see :class:`StepPlan` for the others and :class:`ProbeLevel`.
     """
     plan = StepPlan((ProbeLevel(0, queries, difference),), copies, update=update)
 
@@ -28,7 +28,7 @@ def spsa(
 def one_sided(queries: int, copies: Copies, update: UpdateRule | None = None) -> Pass:
     """Forward differences along random signs, over the losses' deviation (FZOO).
 
-    The plan of ``queries`` directions beside one probe without a move; see :class:`StepPlan` for the others.
+    The plan of ``num_queries`` directions beside one probe without a move; see :class:`StepPlan` for the others.
     """
     level = ProbeLevel(0, queries, "forward")
     plan = StepPlan((level,), copies, "rademacher", "deviation", update)
@@ -99,8 +99,8 @@ def _planned(
                 f"setting split={cut}",
                 found=f"nothing to train {place} it, so that block has no directions to be perturbed along",
                 expected="adapters, or weights of its own, in both blocks",
-                fix="Cut elsewhere (split=layer:K), adapt other layers (lora.targets, lora.layers), or train the "
-                "weights themselves (train=full).",
+                fix="Cut elsewhere (split=layer:K), adapt other layers (lora.target_modules, "
+                "lora.layers_to_transform), or train the weights themselves (train=full).",
             )
     levels = zip((0, begin), perturbations, strict=True)
     graph.step = StepPlan(tuple(ProbeLevel(*level, difference) for level in levels))

@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 class WholeOrLayers(LoraSettings):
     """What methods take that have both kinds of programs."""
 
-    queries: int = setting(4, at_least=1, help="random directions a step (q)")
+    num_queries: int = setting(4, at_least=1, help="random directions a step (q)")
     eps: float = setting(1e-2, above=0, phase="run", help="perturbation scale")
     labels: int | None = setting(
         None,
         at_least=1,
         help="label tokens in one call; a batch with more takes several (all; android-npu, ios-*: 8 a row)",
     )
-    split: str = setting(
-        "whole",
-        choices=("whole", "layers"),
+    granularity: str = setting(
+        "model",
+        choices=("model", "layer"),
         help="one program, or one for each distinct layer over mapped weights",
     )
     optimizer: str = setting(
         "sgd",
         choices=("sgd", "momentum", "adam", "muon"),
-        help="the update rule; all but sgd take split=layers",
+        help="the update rule; all but sgd take granularity=layer",
     )
     beta1: float = setting(
         0.9,
@@ -65,7 +65,7 @@ class WholeOrLayers(LoraSettings):
     @property
     def staged(self) -> bool:
         """As the setting says."""
-        return self.split == "layers"
+        return self.granularity == "layer"
 
     @property
     def update(self) -> UpdateRule | None:
@@ -84,8 +84,8 @@ class WholeOrLayers(LoraSettings):
             found.append(Problem(where, reason, "Leave train at lora, or choose optimizer=adam."))
         if self.update is None or self.staged:
             return found
-        reason = f"the program of a whole model (split={self.split}) applies one step's gradients, and keeps no others"
-        return [*found, Problem(where, reason, "Add split=layers, or leave optimizer out.")]
+        reason = f"a program of granularity={self.granularity} applies one step's gradients, and keeps no others"
+        return [*found, Problem(where, reason, "Add granularity=layer, or leave optimizer out.")]
 
 
 def whole_passes(
@@ -96,7 +96,7 @@ def whole_passes(
     """The rewrites, in order.
 
     Args:
-        config: the method's settings, which have ``queries``.
+        config: the method's settings, which have ``num_queries``.
         targets: the modules to adapt.
         copy_adapters: of ``passes.dual_forward``, what perturbs the adapters.
     """
@@ -111,7 +111,7 @@ def whole_passes(
     from zoexport.passes.quantize_weights import quantize_weights
     from zoexport.passes.rotate_inputs import rotate_inputs
 
-    most = config.batch * config.seq_len
+    most = config.batch_size * config.max_length
     labels = min(config.labels or most, most)
     order = [
         Pass("cleanup", cleanup, "the later passes match patterns without no-ops"),
@@ -119,7 +119,7 @@ def whole_passes(
         *kind_of(config).insertion(config, targets).captured,
         Pass(
             copy_adapters.__name__,
-            lambda graph: copy_adapters(graph, config.queries),
+            lambda graph: copy_adapters(graph, config.num_queries),
             "needs the adapters as lora_inject writes them",
         ),
         Pass(
@@ -129,7 +129,7 @@ def whole_passes(
         ),
         Pass(
             "bind_rows",
-            lambda graph: bind_rows(graph, config.batch),
+            lambda graph: bind_rows(graph, config.batch_size),
             "the copies must be in place to see which values depend on them",
         ),
         Pass("fold_constants", fold_constants, "shapes are known only once rows are bound"),

@@ -1,4 +1,4 @@
-"""Which linear layers get an adapter: ``lora.targets`` and ``lora.layers``."""
+"""Which linear layers get an adapter: ``lora.target_modules`` and ``lora.layers_to_transform``."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def adapter_targets(
     kept = _in_layers(model, chosen, layers)
     if not kept:
         raise ConfigError(
-            "settings 'lora.targets' and 'lora.layers'",
+            "settings 'lora.target_modules' and 'lora.layers_to_transform'",
             found=f"no layer that is both {targets!r} and in {layers!r}",
             expected="at least one layer to adapt",
             fix="Choose other targets, or more layers.",
@@ -112,10 +112,10 @@ def _attention(linears: list[str]) -> list[str]:
     if not chosen or unclear:
         place = f"in {unclear[0]!r} only {sorted(found[unclear[0]])}" if unclear else "none"
         raise ConfigError(
-            "setting 'lora.targets=attention'",
+            "setting 'lora.target_modules=attention'",
             found=f"no query and value projections that their names show ({place})",
             expected="names of linear layers: " + ", ".join(_leaves(linears)),
-            fix="Give names instead, such as --set lora.targets=NAME,NAME.",
+            fix="Give names instead, such as --set lora.target_modules=NAME,NAME.",
         )
     return chosen
 
@@ -133,7 +133,7 @@ def _named(model: nn.Module, linears: list[str], targets: str) -> list[str]:
     names = [name.strip() for name in targets.split(",") if name.strip()]
     if not names:
         raise ConfigError(
-            "setting 'lora.targets'",
+            "setting 'lora.target_modules'",
             found=repr(targets),
             expected="attention, all-linear, or names of linear layers: "
             + ", ".join(_leaves(linears)),
@@ -160,7 +160,7 @@ def _no_match(model: nn.Module, linears: list[str], name: str) -> ConfigError:
             f"{name!r}, a {type(modules[0]).__name__} and not a linear layer of the language model"
         )
     return ConfigError(
-        "setting 'lora.targets'",
+        "setting 'lora.target_modules'",
         found=found,
         expected="attention, all-linear, or names of linear layers: " + ", ".join(known),
         fix=f"Correct the name.{nearest(name, [*known, 'attention', 'all-linear'])}",
@@ -174,16 +174,16 @@ def _in_layers(model: nn.Module, chosen: list[str], layers: str) -> list[str]:
     match = re.fullmatch(r"last:(\d+)", layers)
     if match is None:
         raise ConfigError(
-            "setting 'lora.layers'",
+            "setting 'lora.layers_to_transform'",
             found=repr(layers),
             expected="all, or last:K such as last:4",
-            fix="Write --set lora.layers=last:K.",
+            fix="Write --set lora.layers_to_transform=last:K.",
         )
     last = int(match[1])
     stack, size = decoder_stack(model, chosen)
     if not 1 <= last <= size:
         raise ConfigError(
-            "setting 'lora.layers'",
+            "setting 'lora.layers_to_transform'",
             found=f"last:{last}",
             expected=f"between 1 and {size} layers, which the model has",
             fix="Choose a number in that range, or all.",
@@ -212,10 +212,10 @@ def decoder_stack(model: nn.Module, chosen: list[str]) -> tuple[str, int]:
             counts[outermost] += 1
     if not counts:
         raise ConfigError(
-            "setting 'lora.layers'",
+            "setting 'lora.layers_to_transform'",
             found="no list of decoder layers in the model",
             expected="layers in an nn.ModuleList",
-            fix="Use lora.layers=all.",
+            fix="Use lora.layers_to_transform=all.",
         )
     stack = max(counts, key=lambda path: counts[path])
     return f"{stack}.", lists[stack]

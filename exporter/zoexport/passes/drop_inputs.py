@@ -49,7 +49,7 @@ def drop_inputs(graph: TrainingGraph) -> TrainingGraph:
                         "setting lora.dropout",
                         found=f"an adapter of {name.removeprefix(_A)}, which is in the output head",
                         expected="adapters in the model's layers",
-                        fix="Leave lora.dropout out, or choose other lora.targets.",
+                        fix="Leave lora.dropout out, or choose other lora.target_modules.",
                     )
                 _drop(graph, program, a, name.removeprefix(_A))
         program.module.recompile()

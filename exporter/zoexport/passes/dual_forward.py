@@ -6,7 +6,7 @@ Before, one copy::
 
 After, with the master B as state::
 
-    B'     = zoexport.zo_update(B, g, lr, seed, step)      # the last step's update, over all queries
+    B'     = zoexport.zo_update(B, g, learning_rate, seed, step)      # the last step's update, over all queries
     copies = zoexport.zo_perturb(B', eps, seed, step, q)   # (2q, rank, out): B' + eps z_i, B' - eps z_i
     d      = aten.bmm(aten.reshape(h, [2q, -1, rank]), copies), as rows of the 2q copies, one after another
 

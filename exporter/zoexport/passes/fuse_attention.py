@@ -109,7 +109,7 @@ def _seen(
     window = seen_before(hides)
     if window is None:
         return None
-    return True, 0 if window >= graph.seq_len else window
+    return True, 0 if window >= graph.max_length else window
 
 
 def _replace(attention: Attention, rows: int, causal: bool, window: int) -> None:

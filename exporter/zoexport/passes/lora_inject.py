@@ -95,7 +95,7 @@ def first_a(
 def drawn_a(number: int, shape: tuple[int, int], seed: int) -> torch.Tensor:
     """A of N(0, 2/in) (He et al. 2015), as the noise specification draws it at step 0, query 0.
 
-    Its scale belongs to the default lr: what a step of B changes grows with the square of it.
+    Its scale belongs to the default learning_rate: what a step of B changes grows with the square of it.
 
     Args:
         number: the module's place among those with adapters. shape: (in, rank).
@@ -116,15 +116,15 @@ def check_rank(graph: TrainingGraph, module: str, rank: int) -> tuple[int, int]:
             f"[lora_inject] {module}",
             found="no linear weight of that name in the captured graph",
             expected="a linear layer",
-            fix=f"Choose other lora.targets.{nearest(module, graph.weights)}",
+            fix=f"Choose other lora.target_modules.{nearest(module, graph.weights)}",
         )
     out_features, in_features = weight.shape
     if rank > min(in_features, out_features):
         raise ConfigError(
-            "setting 'lora.rank' or 'lora.rank_pattern'",
+            "setting 'lora.r' or 'lora.rank_pattern'",
             found=str(rank),
             expected=f"at most {min(in_features, out_features)}, the smaller side of {module}",
-            fix="Choose a smaller rank, or other lora.targets.",
+            fix="Choose a smaller rank, or other lora.target_modules.",
         )
     return out_features, in_features
 
@@ -146,7 +146,7 @@ def linear_calls(program: Program, module: str, of: str = "lora_inject") -> list
             f"[{of}] {module}",
             found=f"no linear call with its weight in program {program.name}",
             expected="a layer that the model calls",
-            fix="Choose other lora.targets.",
+            fix="Choose other lora.target_modules.",
         )
     return calls
 

@@ -12,7 +12,7 @@ After, the codes being a state slot of each stage's own::
 The rows of ``x`` are 2q copies of the batch: copy 2i is computed with clamp(w + Q1(u_i)), copy 2i+1 with
 clamp(w - Q1(u_i)). With epsilon zero every row sees the weights as they are. ``W.number`` is the slot's number in the
 noise specification, an input so that layers of one shape stay one program. Layers of which other weights are trained
-(``lora.layers=last:K``) become another one.
+(``lora.layers_to_transform=last:K``) become another one.
 """
 
 from __future__ import annotations

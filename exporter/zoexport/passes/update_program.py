@@ -3,7 +3,7 @@
 Before, no program says what becomes of the slot. After::
 
     update(master, projected_gradients (q), learning_rate, seed, step) -> master'
-        master' = zoexport.zo_update_half(master, g, lr, seed, step, tensor_id)
+        master' = zoexport.zo_update_half(master, g, learning_rate, seed, step, tensor_id)
 
 A session runs it once, before the first stage of a step (docs/session.md).
 """

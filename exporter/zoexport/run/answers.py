@@ -85,7 +85,7 @@ def answered(
     questions: Sequence[Question],
     *,
     state: Path | None,
-    max_tokens: int,
+    max_new_tokens: int,
     stop: Sequence[str],
     phase: Progress,
     last: bool = False,
@@ -101,7 +101,9 @@ def answered(
         for number, question in enumerate(questions):
             phase("answering", number / len(questions))
             try:
-                answer = generator.generate(question.prompt, max_tokens=max_tokens, stop=stop)
+                answer = generator.generate(
+                    question.prompt, max_new_tokens=max_new_tokens, stop=stop
+                )
             except (ConfigError, DataError) as error:
                 raise _in_line(error, question) from error
             exact += exact_match(answer["text"], question.references)

@@ -30,7 +30,7 @@ class Chat:
         generator: the bundle. manifest: its content.
         trained: whether it has what a state has trained.
         system: the message that a conversation begins with; none where None.
-        max_tokens, stop, sampling: of each answer.
+        max_new_tokens, stop, sampling: of each answer.
 
     Raises:
         BundleError: its model has no form of conversations.
@@ -43,7 +43,7 @@ class Chat:
         *,
         trained: bool,
         system: str | None = None,
-        max_tokens: int = 256,
+        max_new_tokens: int = 256,
         stop: Sequence[str] = (),
         sampling: Sampling | None = None,
     ) -> None:
@@ -58,7 +58,7 @@ class Chat:
         self._generator = generator
         self._system = () if system is None else (("system", system),)
         self._options: dict[str, Any] = {
-            "max_tokens": max_tokens,
+            "max_new_tokens": max_new_tokens,
             "stop": tuple(stop),
             "sampling": sampling,
         }
@@ -97,7 +97,7 @@ class Chat:
 
     def cut_short(self, made: Mapping[str, Any]) -> str | None:
         """What to say of an answer that the bundle's context ended."""
-        if made["stop"] != "length" or len(made["tokens"]) >= self._options["max_tokens"]:
+        if made["stop"] != "length" or len(made["tokens"]) >= self._options["max_new_tokens"]:
             return None
         return f"The conversation fills the bundle's context. {_RESET}"
 

@@ -119,7 +119,7 @@ class Generator(Closing):
         adapter: str | None = None,
         untrained: bool = False,
         off: bool = False,
-        max_tokens: int = 128,
+        max_new_tokens: int = 128,
         stop: Sequence[str] = (),
         sampling: Sampling | None = None,
         keep: bool = False,
@@ -133,7 +133,7 @@ class Generator(Closing):
             adapter: the name of a loaded one, in place of what the state has trained.
             untrained: with the bundle as it was compiled, so with an adapter that it started from.
             off: without any adapter, that one neither.
-            max_tokens, stop, sampling, keep, sliding, on_text: see :meth:`zoexport.session.Session.generate`.
+            max_new_tokens, stop, sampling, keep, sliding, on_text: see :meth:`zoexport.session.Session.generate`.
 
         Raises:
             ZoExportError: something cannot be used.
@@ -143,7 +143,7 @@ class Generator(Closing):
             () if given.messages else given.text,
             messages=given.messages,
             **(self._without() if off else {"adapter": adapter, "untrained": untrained}),
-            max_tokens=max_tokens,
+            max_new_tokens=max_new_tokens,
             stop=stop,
             sampling=sampling,
             keep=keep,
@@ -173,7 +173,7 @@ def generate(
     *,
     state: Path | None = None,
     adapter: Path | None = None,
-    max_tokens: int = 128,
+    max_new_tokens: int = 128,
     stop: Sequence[str] = (),
     sampling: Sampling | None = None,
     sliding: bool = False,
@@ -188,7 +188,7 @@ def generate(
         prompts: texts and conversations.
         state: a training state, whose pending update is applied; it stays as it is.
         adapter: what ``adapter export`` wrote, in place of a state.
-        max_tokens: that follow at most.
+        max_new_tokens: that follow at most.
         stop: strings before the first of which a text ends.
         sampling: the most likely token each time where None.
         sliding: past the bundle's context go on over the last part of the tokens.
@@ -219,7 +219,7 @@ def generate(
             yield generator.generate(
                 prompt,
                 adapter=name,
-                max_tokens=max_tokens,
+                max_new_tokens=max_new_tokens,
                 stop=stop,
                 sampling=sampling,
                 sliding=sliding,

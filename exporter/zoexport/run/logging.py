@@ -24,7 +24,7 @@ KINDS = ("tensorboard", "trackio", "jsonl")
 Row = dict[str, Any]
 """``kind`` (``step`` or ``evaluation``), ``step``, and figures; None where one is not known."""
 
-STEP_FIGURES = ("loss", "lr", "seconds", "anonymous_mb")
+STEP_FIGURES = ("loss", "learning_rate", "seconds", "anonymous_mb")
 EVALUATION_FIGURES = ("loss", "accuracy", "token_accuracy", "margin")
 _EXACT = 1e-6
 """Relative: losses in the state are float32."""
@@ -85,7 +85,7 @@ class Reports:
     def step(self, now: StepProgress) -> None:
         """Add a step that was taken."""
         memory = round(now.anonymous_bytes / 1e6, 1) if now.anonymous_bytes else None
-        figures = (now.loss, now.lr, round(now.seconds, 6), memory)
+        figures = (now.loss, now.learning_rate, round(now.seconds, 6), memory)
         self._write(
             {"kind": "step", "step": now.step, **dict(zip(STEP_FIGURES, figures, strict=True))}
         )
@@ -304,7 +304,7 @@ def _rows_of(session: Session) -> dict[tuple[str, int], Row]:
                 "kind": "step",
                 "step": index + 1,
                 "loss": record.loss,
-                "lr": record.lr,
+                "learning_rate": record.learning_rate,
                 "seconds": None,
                 "anonymous_mb": None,
             }

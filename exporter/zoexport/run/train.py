@@ -144,7 +144,7 @@ def train(
 def _validation(
     bundle: Path,
     held_out: HeldOut | None,
-    reads: dict[str, str],
+    reads: dict[str, Any],
     phase: Progress,
     evaluated: Callable[[StepEvaluation], None] | None,
     watched: Reports,

@@ -131,7 +131,7 @@ class Step(Structure):
     _fields_ = (
         ("step", c_uint64),
         ("loss", c_double),
-        ("lr", c_double),
+        ("learning_rate", c_double),
         ("seconds", c_double),
         ("losses", POINTER(c_double)),
         ("loss_count", c_size_t),
@@ -147,7 +147,7 @@ class Progress(Structure):
         ("step", c_uint64),
         ("total", c_uint64),
         ("loss", c_double),
-        ("lr", c_double),
+        ("learning_rate", c_double),
         ("seconds", c_double),
         ("rss_bytes", c_uint64),
         ("anonymous_bytes", c_uint64),
@@ -157,7 +157,7 @@ class Progress(Structure):
 class Record(Structure):
     """zo_record."""
 
-    _fields_ = (("step", c_uint64), ("lr", c_float), ("eps", c_float), ("loss", c_float))
+    _fields_ = (("step", c_uint64), ("learning_rate", c_float), ("eps", c_float), ("loss", c_float))
 
 
 class Conditions(Structure):

@@ -53,7 +53,7 @@ class Tokenizer(abi.Handle):
         cls,
         content: str,
         *,
-        seq_len: int,
+        max_length: int,
         vocab_size: int,
         text: Mapping[str, Any],
         masked: bool = False,
@@ -62,7 +62,7 @@ class Tokenizer(abi.Handle):
 
         Args:
             content: of its tokenizer.json.
-            seq_len: tokens of the longest example, at least 2.
+            max_length: tokens of the longest example, at least 2.
             vocab_size: the model's.
             text: what the manifest will say in its member ``text``.
             masked: whether examples are prompts with a mask token.
@@ -70,7 +70,7 @@ class Tokenizer(abi.Handle):
         Raises:
             BundleError: a tokenizer of a kind that is not supported. ConfigError: a value is out of range.
         """
-        given = {"seq_len": seq_len, "vocab_size": vocab_size, "masked": masked, "text": text}
+        given = {"max_length": max_length, "vocab_size": vocab_size, "masked": masked, "text": text}
         return cls(abi.handle("zo_tokenizer_parse", content.encode(), abi.options(given)))
 
     def examples(
@@ -79,7 +79,7 @@ class Tokenizer(abi.Handle):
         take: Callable[[dict[str, Any]], None],
         *,
         loss: str = "full",
-        pack: str = "off",
+        pack: bool = False,
     ) -> None:
         """Pass on what each line of a data file is: an example or a problem (``zo_examples_read`` has the keys).
 
@@ -205,7 +205,7 @@ class Dataset(abi.Handle):
         tokenizer: Tokenizer,
         *,
         loss: str = "full",
-        pack: str = "off",
+        pack: bool = False,
         on_part: OnPart | None = None,
     ) -> Read:
         """Append the examples of a data file (docs/cli.md, "Data"), tokenized for a bundle.
@@ -214,7 +214,7 @@ class Dataset(abi.Handle):
             path: JSON Lines of texts, prompts and completions, choices, conversations or pairs of answers.
             tokenizer: the bundle's.
             loss: of the run; every example must have what it compares: choices, or of ``dpo`` and ``orpo`` a pair.
-            pack: of the run; "on": what is compared with nothing fills rows, each an example here, and long texts are
+            pack: of the run; True: what is compared with nothing fills rows, each an example here, and long texts are
                 divided (docs/packing.md).
             on_part: told how many of the file's bytes are done, some twenty times a second.
 
@@ -261,13 +261,13 @@ def prompts_of(data: Path) -> list[dict[str, Any]]:
     return found
 
 
-def reading(settings: Mapping[str, Any]) -> dict[str, str]:
+def reading(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a run that the reading of its data depends on, for :func:`read_examples`.
 
     Args:
         settings: of a manifest, with what was chosen for the run.
     """
-    return {"loss": settings["loss"], "pack": settings.get("pack", "off")}
+    return {"loss": settings["loss"], "pack": settings.get("pack", False)}
 
 
 @contextlib.contextmanager
@@ -276,7 +276,7 @@ def read_examples(
     data: Path,
     *,
     loss: str = "full",
-    pack: str = "off",
+    pack: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[tuple[Dataset, dict[str, int]]]:
     """The examples of a data file, tokenized by the bundle's tokenizer, which is closed again.
@@ -318,7 +318,7 @@ def write_tokens(
     output: Path,
     *,
     loss: str = "full",
-    pack: str = "off",
+    pack: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, int]:
     """:func:`read_examples` into a file of tokens, which :meth:`Dataset.load` and the runner take.

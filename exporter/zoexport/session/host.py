@@ -222,7 +222,7 @@ class Session(abi.Handle):
         return Step(
             step.step,
             step.loss,
-            step.lr,
+            step.learning_rate,
             step.seconds,
             tuple(step.losses[: step.loss_count]),
             tuple(step.gradients[: step.gradient_count]),
@@ -309,7 +309,7 @@ class Session(abi.Handle):
         prompt: str | Sequence[int] = (),
         *,
         messages: Sequence[tuple[str, str]] = (),
-        max_tokens: int = 128,
+        max_new_tokens: int = 128,
         stop_tokens: Sequence[int] | None = None,
         stop: Sequence[str] = (),
         sampling: Sampling | None = None,
@@ -325,7 +325,7 @@ class Session(abi.Handle):
         Args:
             prompt: a text, or tokens, fewer than the bundle's ``generate.context``.
             messages: a conversation instead, roles and contents, for the model's chat template.
-            max_tokens: generated tokens at most.
+            max_new_tokens: generated tokens at most.
             stop_tokens: tokens that end the text; None: the bundle's.
             stop: strings that end the text, which stops before the first of them.
             sampling: None: the most likely token each time.
@@ -341,7 +341,7 @@ class Session(abi.Handle):
             DataError: a text that is no UTF-8, or a conversation that the template does not write.
         """
         given: dict[str, Any] = {
-            "max_tokens": max_tokens,
+            "max_new_tokens": max_new_tokens,
             "stop": list(stop) or None,
             "untrained": untrained,
             "adapter": adapter,
@@ -491,7 +491,7 @@ class Session(abi.Handle):
         gradients = (ctypes.c_float * self._queries)()
         record = abi.Record()
         abi.call("zo_session_record", self.handle, index, ctypes.byref(record), gradients)
-        return Record(record.step, record.lr, record.eps, record.loss, tuple(gradients))
+        return Record(record.step, record.learning_rate, record.eps, record.loss, tuple(gradients))
 
     def follow(self, records: Sequence[Record]) -> None:
         """Continue as if this session had taken these steps itself; no program runs.
@@ -512,7 +512,7 @@ class Session(abi.Handle):
                     fix="Pass the records of a run of this bundle.",
                 )
         given = (abi.Record * len(records))(
-            *(abi.Record(one.step, one.lr, one.eps, one.loss) for one in records)
+            *(abi.Record(one.step, one.learning_rate, one.eps, one.loss) for one in records)
         )
         numbers = [gradient for record in records for gradient in record.gradients]
         gradients = (ctypes.c_float * len(numbers))(*numbers)
@@ -535,7 +535,7 @@ class Session(abi.Handle):
 
     @functools.cached_property
     def _queries(self) -> int:
-        return self.info.queries
+        return self.info.num_queries
 
     def _invoke(self, function: str, *arguments: Any, result: bool = False) -> Any:
         """Call a verb that may run programs: an exception of a Python engine is raised as itself."""

@@ -30,9 +30,9 @@ class Info:
     target: str
     engine: str
     rows: int
-    seq_len: int
+    max_length: int
     copies: int
-    queries: int
+    num_queries: int
     max_labels: int
     seed: int
     steps: int
@@ -47,7 +47,7 @@ class Read:
     """Result of reading a data file.
 
     Attributes:
-        examples: number of examples in the file. shortened: how many of them exceed the bundle's ``seq_len``.
+        examples: number of examples in the file. shortened: how many of them exceed the bundle's ``max_length``.
         longest: tokens of the longest example, before it was shortened.
         note: what to tell the user before training on them, in sentences; or empty.
     """
@@ -85,7 +85,7 @@ class Step:
 
     step: int
     loss: float
-    lr: float
+    learning_rate: float
     seconds: float
     losses: tuple[float, ...]
     gradients: tuple[float, ...]
@@ -98,7 +98,7 @@ class StepProgress:
     step: int
     total: int
     loss: float
-    lr: float
+    learning_rate: float
     seconds: float
     rss_bytes: int
     anonymous_bytes: int
@@ -193,7 +193,7 @@ class Record:
     """A record of the trajectory log."""
 
     step: int
-    lr: float
+    learning_rate: float
     eps: float
     loss: float
     gradients: tuple[float, ...]

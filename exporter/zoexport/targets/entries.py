@@ -33,7 +33,7 @@ def program_entry(
         **({"family": program.family} if program.family else {}),
         **({} if program.length is None else {"length": program.length}),
         "file": file,
-        "method": identifier(program.name),
+        "entry_point": identifier(program.name),
         "inputs": values,
         "outputs": [value.as_dict() for value in program.outputs],
     }

@@ -16,7 +16,7 @@ _LABELS_A_ROW = 8
 def filled(config: TrainingSettings, preferred: Mapping[str, Any]) -> TrainingSettings:
     """``config`` with what a target prefers where the user said nothing; keys that a method lacks are left out."""
     settings = as_dict(config)
-    known = {"keep_mb": 0, **preferred}
+    known = {"activation_cache_mb": 0, **preferred}
     return with_values(
         config, {key: value for key, value in known.items() if settings.get(key, "") is None}
     )
@@ -49,4 +49,4 @@ def few_labels(config: TrainingSettings) -> int:
     Prompts with completions of a few tokens fit, and the logits of all copies stay some tens of MB. Rows with more
     labels take more calls.
     """
-    return int(min(config.batch * config.seq_len, config.batch * _LABELS_A_ROW))
+    return int(min(config.batch_size * config.max_length, config.batch_size * _LABELS_A_ROW))

@@ -69,7 +69,7 @@ class PackageEngine:
         folder = _package_folder(entry["file"])
         if folder not in self._packages:
             self._packages[folder] = Package(self._bundle / folder)
-        return self._packages[folder], entry["method"]
+        return self._packages[folder], entry["entry_point"]
 
 
 def _package_folder(file: str) -> PurePosixPath:

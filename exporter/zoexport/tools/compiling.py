@@ -57,7 +57,9 @@ def compiling(
     """
     if lowering is None:
         return None
-    lengths = row_lengths(graph.seq_len, close=graph.copies > 1) if any_length else [graph.seq_len]
+    lengths = (
+        row_lengths(graph.max_length, close=graph.copies > 1) if any_length else [graph.max_length]
+    )
     model = {
         "libraries": _LIBRARIES,
         "tokenizer": _TOKENIZER * tokenizer,

@@ -43,7 +43,7 @@ def describe_bundle(bundle: Path) -> dict[str, Any]:
         "step": found.get("step"),
         "notes": found.get("notes", []),
         "minimum_os": found.get("minimum_os", {}),
-        "lora_init": found.get("lora_init"),
+        "lora_init_weights": found.get("lora_init_weights"),
         "trainable_slots": len(trainable),
         "trainable_parameters": sum(math.prod(slot["shape"]) for slot in trainable),
         "slots": [slot["name"] for slot in found["state"]],

@@ -65,7 +65,7 @@ class Estimate:
         flops, moved: of a step: operations, and bytes of weights and activations.
         runs: the stages that one call of a step runs, in order. calls: of a step.
         stage_weights: names and bytes of the frozen weights that each stage reads from end to end.
-        all_kept: what ``keep_mb`` has to hold for all layers to save their results.
+        all_kept: what ``activation_cache_mb`` has to hold for all layers to save their results.
     """
 
     anonymous: dict[str, int]
@@ -195,7 +195,7 @@ class _Parts:
             else:
                 anonymous["adapters"] = 2 * self.values
             state = _SNAPSHOTS * self.values
-        if cached := self.settings["cache_prefix_mb"] * 1_000_000:
+        if cached := self.settings["hidden_state_cache_mb"] * 1_000_000:
             mapped["rows of frozen layers"] = cached
             scratch += cached
         flops, moved = self._step(order, weights if self.graph.whole else 0)
@@ -208,7 +208,7 @@ class _Parts:
             flops,
             moved,
             tuple(stage for stage, _ in order),
-            self.settings["accumulate"],
+            self.settings["gradient_accumulation_steps"],
             self._read_weights(weights),
             sum(self._saved(n) for n, stage in enumerate(self.stages) if stage.saving is not None),
         )
@@ -268,7 +268,7 @@ class _Parts:
 
     def _first_saving(self) -> int:
         """The first of the last stages that save their results, as the session chooses them."""
-        stage, room = len(self.stages) - 1, self.settings["keep_mb"] * 1_000_000
+        stage, room = len(self.stages) - 1, self.settings["activation_cache_mb"] * 1_000_000
         while stage > self._base() and self.stages[stage - 1].saving is not None:
             room -= self._saved(stage - 1)
             if room < 0:
@@ -315,7 +315,7 @@ class _Parts:
     def _step(self, order: list[tuple[int, str]], inside: int) -> tuple[int, int]:
         """Operations and moved bytes of a step; ``inside``: bytes of the weights that every program has inside."""
         runs = Counter(self._names(order))
-        calls = self.settings["accumulate"]
+        calls = self.settings["gradient_accumulation_steps"]
         flops = {
             name: times * product_flops(self.graph.programs[name]) for name, times in runs.items()
         }
@@ -331,7 +331,7 @@ class _Parts:
 
     def _entries(self) -> int:
         """Label entries of a call, of all copies that it holds."""
-        entries = self.graph.rows * self.graph.seq_len
+        entries = self.graph.rows * self.graph.max_length
         return entries if self.labels is None else min(entries, self.labels * self.graph.copies)
 
     def _chunks(self) -> int:

@@ -44,7 +44,7 @@ def data_file(path: Path | None, config: MaskConfig) -> Path:
         DataError: nothing to fetch it from, or the file holds no examples.
     """
     if path is None:
-        return corpus.rows(config.seq_len).train
+        return corpus.rows(config.max_length).train
     # A missing file is reported before the model is loaded.
     try:
         path.open("rb").close()
@@ -58,7 +58,7 @@ def read_text(path: Path | None, loaded: LoadedModel, config: MaskConfig) -> Tex
 
     Args:
         path: JSON Lines of the shapes that training takes, of choices the right one; or plain text (``.txt``), cut into
-            pieces of ``seq_len`` tokens. None: see :func:`data_file`.
+            pieces of ``max_length`` tokens. None: see :func:`data_file`.
         loaded: whose tokenizer is used.
         config: the settings.
 
@@ -75,7 +75,7 @@ def read_text(path: Path | None, loaded: LoadedModel, config: MaskConfig) -> Tex
             fix="Add its tokenizer's files to the folder, or choose by weights (kind=largest, smallest, random).",
         )
     if file.suffix == ".txt":
-        pieces = cut_text(file, loaded, config.seq_len)
+        pieces = cut_text(file, loaded, config.max_length)
         sequences = [pieces[place] for place in _drawn(len(pieces), config)]
     else:
         sequences = _examples(file, loaded, config)
@@ -94,18 +94,18 @@ def _examples(file: Path, loaded: LoadedModel, config: MaskConfig) -> list[Candi
     with file.open("rb") as lines:
         count = sum(1 for line in lines if line.strip(b"\xef\xbb\xbf \t\r\n"))
     drawn = set(_drawn(count, config))
-    with tokenizer_of(loaded, config.seq_len) as tokenizer:
+    with tokenizer_of(loaded, config.max_length) as tokenizer:
         examples = read_examples(tokenizer, file, wanted=drawn.__contains__)
     return [example.candidates[example.target] for example in examples]
 
 
-def cut_text(path: Path, loaded: LoadedModel, seq_len: int) -> list[Candidate]:
-    """Pieces of ``seq_len`` tokens, all of which are predicted but the first; what is left over is not used.
+def cut_text(path: Path, loaded: LoadedModel, max_length: int) -> list[Candidate]:
+    """Pieces of ``max_length`` tokens, all of which are predicted but the first; what is left over is not used.
 
     Args:
         path: a UTF-8 file (a byte order mark is allowed), which is read as a whole.
         loaded: whose tokenizer is used.
-        seq_len: of a piece, at least 2. A shorter text is one piece.
+        max_length: of a piece, at least 2. A shorter text is one piece.
 
     Raises:
         DataError: the file is unreadable or is not UTF-8, or has fewer than two tokens.
@@ -137,8 +137,8 @@ def cut_text(path: Path, loaded: LoadedModel, seq_len: int) -> list[Candidate]:
             expected=f"ids below the model's vocabulary size {loaded.vocab_size}",
             fix="Use the tokenizer that belongs to the model, or remove that token from the text.",
         )
-    whole = range(0, len(tokens) - seq_len + 1, seq_len) or [0]
-    return [Candidate.predicting(tokens[start : start + seq_len], 0) for start in whole]
+    whole = range(0, len(tokens) - max_length + 1, max_length) or [0]
+    return [Candidate.predicting(tokens[start : start + max_length], 0) for start in whole]
 
 
 def _unreadable(path: Path, error: OSError) -> DataError:
@@ -164,8 +164,8 @@ def _check_positions(loaded: LoadedModel, sequences: list[Candidate]) -> None:
     limit = position_limit(loaded.model)
     if limit is not None and longest > limit:
         raise ConfigError(
-            "setting 'seq_len'",
+            "setting 'max_length'",
             found=f"a sequence of {longest} tokens",
             expected=f"at most {limit}, which is how many positions the model has",
-            fix=f"Pass --set seq_len={limit}.",
+            fix=f"Pass --set max_length={limit}.",
         )

@@ -26,8 +26,8 @@ _WHY = (
     " learns one number a query about all trainable values together."
 )
 _LESS = (
-    "Smaller batch, seq_len or lora.rank take less; otherwise choose a smaller model,"
-    " or a smaller group of lora.targets."
+    "Smaller batch, max_length or lora.r take less; otherwise choose a smaller model,"
+    " or a smaller group of lora.target_modules."
 )
 
 
@@ -169,7 +169,7 @@ class _Planner:
         length = build.capture_length(first, self._model)
         self._any_length = length is not None
         self._captured = build.captured(
-            self._model, length or first.config.seq_len, first.config.seq_len, progress
+            self._model, length or first.config.max_length, first.config.max_length, progress
         )
         self._footprints: dict[str, Any] = {}
 
@@ -233,18 +233,20 @@ def _disk(
 def _kept(
     planner: _Planner, planned: build.Plan, process: str, ram_mb: float
 ) -> dict[str, dict[str, int]]:
-    """What ``keep_mb`` a run can have in so much memory, beside its weights; nothing where there is no such setting."""
-    if Feature.SAVED_PRODUCTS not in planned.target.has or "keep_mb" not in as_dict(planned.config):
+    """What ``activation_cache_mb`` a run can have in so much memory beside its weights, if it has the setting."""
+    if Feature.SAVED_PRODUCTS not in planned.target.has or "activation_cache_mb" not in as_dict(
+        planned.config
+    ):
         return {}
 
-    def with_room(keep_mb: int) -> build.Plan:
-        config = with_values(planned.config, {"keep_mb": keep_mb})
+    def with_room(activation_cache_mb: int) -> build.Plan:
+        config = with_values(planned.config, {"activation_cache_mb": activation_cache_mb})
         return dataclasses.replace(planned, config=config)
 
     graph = planner.graph(with_room(_ANY_ROOM))  # whose programs save, whatever was asked for
 
-    def estimated(keep_mb: int) -> Estimate:
-        return planner.estimate(with_room(keep_mb), graph)
+    def estimated(activation_cache_mb: int) -> Estimate:
+        return planner.estimate(with_room(activation_cache_mb), graph)
 
     nothing = estimated(0)
     whole = -(-nothing.all_kept // int(_MEGABYTE))
@@ -252,7 +254,7 @@ def _kept(
     fits = min(max(0, free) // int(_MEGABYTE), whole)
     return {
         "kept": {
-            "keep_mb": fits,
+            "activation_cache_mb": fits,
             "keep_mb_of_all_layers": whole,
             "flops_per_step": estimated(fits).flops,
             "flops_per_step_without": nothing.flops,
@@ -302,11 +304,11 @@ def options(planned: build.Plan, given: Mapping[str, Any]) -> Iterator[Option]:
     }
     for name in _by_preference(planned):
         own = given if name == planned.method.name else everywhere
-        for batch, seq_len in _shapes(asked["batch"], asked["seq_len"]):
-            changes: dict[str, Any] = {"seq_len": seq_len, "batch": batch}
+        for batch, max_length in _shapes(asked["batch_size"], asked["max_length"]):
+            changes: dict[str, Any] = {"max_length": max_length, "batch_size": batch}
             known = fields(methods.get(name).config)
-            if "split" in known and "layers" in known["split"][1].choices:
-                changes["split"] = "layers"
+            if "granularity" in known:
+                changes["granularity"] = "layer"
                 if asked["activations"] == "int8":
                     changes["activations"] = "fp32"
             try:
@@ -320,7 +322,7 @@ def options(planned: build.Plan, given: Mapping[str, Any]) -> Iterator[Option]:
 
 def _keys() -> list[set[str]]:
     """Keys of each method's settings, without the learning rate, which is another for each."""
-    return [set(fields(methods.get(name).config)) - {"lr"} for name in methods.names()]
+    return [set(fields(methods.get(name).config)) - {"learning_rate"} for name in methods.names()]
 
 
 def _by_preference(planned: build.Plan) -> list[str]:
@@ -334,14 +336,14 @@ def _by_preference(planned: build.Plan) -> list[str]:
     return sorted(methods.names(), key=rank)
 
 
-def _shapes(batch: int, seq_len: int) -> Iterator[tuple[int, int]]:
-    """Batch and length: first fewer rows, which ``accumulate`` makes up for, then shorter ones."""
-    yield batch, seq_len
+def _shapes(batch: int, max_length: int) -> Iterator[tuple[int, int]]:
+    """Batch and length: first fewer rows, which ``gradient_accumulation_steps`` makes up for, then shorter ones."""
+    yield batch, max_length
     if batch > 1:
-        yield 1, seq_len
-    while seq_len // 2 >= _LEAST_TOKENS:
-        seq_len //= 2
-        yield 1, seq_len
+        yield 1, max_length
+    while max_length // 2 >= _LEAST_TOKENS:
+        max_length //= 2
+        yield 1, max_length
 
 
 def advice(

@@ -98,7 +98,7 @@ def write_report(
     *,
     bundle: Path | None = None,
     prompts: Sequence[str] = (),
-    max_tokens: int = 64,
+    max_new_tokens: int = 64,
     force: bool = False,
     progress: Progress,
 ) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def write_report(
         states: their folders, which stay as they are.
         output: the page. force: replace what is there.
         bundle: of all of them; adds what was planned, and the texts after ``prompts``, before and after training.
-        max_tokens: of such a text.
+        max_new_tokens: of such a text.
         progress: called with what is being done.
 
     Returns:
@@ -143,7 +143,7 @@ def write_report(
     sections += [_measured(runs, letters), _settings(runs, letters), _changes(runs, letters)]
     if prompts and bundle is not None:
         progress("generating", None)
-        sections.append(_texts(bundle, runs, letters, prompts, max_tokens))
+        sections.append(_texts(bundle, runs, letters, prompts, max_new_tokens))
     if manifest is not None:
         progress("planning", None)
         sections.append(_planned(manifest, runs, letters, progress))
@@ -362,7 +362,7 @@ def _texts(
     runs: Sequence[Run],
     letters: Sequence[str],
     prompts: Sequence[str],
-    max_tokens: int,
+    max_new_tokens: int,
 ) -> _Section:
     from zoexport.run.generate import Generator
 
@@ -371,9 +371,9 @@ def _texts(
         with Generator.open(bundle, state=run.state) as generator:
             for prompt in texts:
                 if number == 0:
-                    made = generator.generate(prompt, untrained=True, max_tokens=max_tokens)
+                    made = generator.generate(prompt, untrained=True, max_new_tokens=max_new_tokens)
                     texts[prompt].append(("before training", made["text"]))
-                made = generator.generate(prompt, max_tokens=max_tokens)
+                made = generator.generate(prompt, max_new_tokens=max_new_tokens)
                 texts[prompt].append((f"after, run {letter}", made["text"]))
     tables = [
         _Table(
@@ -383,7 +383,7 @@ def _texts(
         )
         for prompt, found in texts.items()
     ]
-    note = f"The likeliest token each time, at most {max_tokens}."
+    note = f"The likeliest token each time, at most {max_new_tokens}."
     return _Section("Text before and after", [note], tables=tables)
 
 

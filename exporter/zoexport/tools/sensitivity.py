@@ -44,7 +44,7 @@ class MaskConfig:
     )
     kind: str = setting("sensitive", help="what chooses (docs/masks.md)", choices=KINDS)
     sequences: int = setting(64, help="of the text, drawn with the seed", at_least=1)
-    seq_len: int = setting(256, help="tokens of the longest sequence", at_least=2)
+    max_length: int = setting(256, help="tokens of the longest sequence", at_least=2)
     seed: int = setting(0, help="of the sequences that are drawn, and of kind=random", at_least=0)
 
     @property
@@ -236,7 +236,7 @@ def averaged_squares(
 
     Args:
         loaded: not lazy. data: as for :func:`make_mask`.
-        config: of which ``sequences``, ``seq_len`` and ``seed`` are used.
+        config: of which ``sequences``, ``max_length`` and ``seed`` are used.
         folder: for the scratch file, as large as the linear weights in float32.
         progress: called with the name of each phase, and how much of it is done.
 
@@ -289,7 +289,7 @@ def facts(
         corpus=text.name if text else "",
         corpus_sha256=text.sha256 if text else "",
         sequences=len(text.sequences) if text else 0,
-        seq_len=max(len(sequence.tokens) for sequence in text.sequences) if text else 0,
+        max_length=max(len(sequence.tokens) for sequence in text.sequences) if text else 0,
         density=config.density,
         scope=config.scope,
         seed=config.seed,

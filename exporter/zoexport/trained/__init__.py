@@ -156,7 +156,7 @@ def kind_of(config: TrainingSettings) -> Trained:
 
 def sizes_of(config: TrainingSettings, model: Any, chosen: Mapping[str, Any] | None) -> list[int]:
     """Numbers that are sizes in a captured model whatever the length of its rows; ``chosen`` is of a training graph."""
-    lengths = ("seq_len", "generate.context")
+    lengths = ("max_length", "generate.context")
     settings = as_dict(config).items()
     found = [value for key, value in settings if isinstance(value, int) and key not in lengths]
     found += [size for parameter in model.parameters() for size in parameter.shape]

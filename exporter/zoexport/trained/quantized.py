@@ -1,6 +1,6 @@
 """The integers of quantized weights (docs/integers.md): those of linear layers, or of adapters beside them.
 
-Settings have ``queries``, ``eps``, those of the perturbations, and the ``update_rule``.
+Settings have ``num_queries``, ``eps``, those of the perturbations, and the ``update_rule``.
 
 ``quantized`` is a folder with ``quantized_model.safetensors``: for every trained parameter ``<parameter>.codes`` and
 ``<parameter>.scales`` in the packing that ``quantized_config.json`` names (docs/int4.md), beside the model that they
@@ -95,7 +95,7 @@ def _training(config: Any, modules: list[str]) -> Pass:
         lambda graph: perturb_codes(
             graph,
             modules,
-            queries=config.queries,
+            queries=config.num_queries,
             eps=config.eps,
             bits=config.perturbation_bits,
             estimator=config.update_rule,

@@ -1,6 +1,6 @@
 """Chosen elements of the weights, one slot for all of them; the others are frozen, and zero at their places.
 
-Settings have ``mask``, ``queries`` and ``density``.
+Settings have ``mask``, ``num_queries`` and ``density``.
 
 ``sparse`` is a folder with ``sparse_model.safetensors``: for every parameter with chosen elements
 ``<parameter>.places``, int64 (k), ascending, ``row * columns + column``; ``<parameter>.values``, float16 (k), the
@@ -59,7 +59,7 @@ def insertion(config: Any, targets: list[str]) -> Insertion:
     separation = Pass(
         "separate_chosen",
         lambda graph: separate_chosen(
-            graph, targets, queries=config.queries, density=config.density
+            graph, targets, queries=config.num_queries, density=config.density
         ),
         "finds weights by the model's names, which stages rename, and takes from them before they are quantized",
     )

@@ -62,11 +62,12 @@ final class AppModel {
 
     func finished() async { await model.finished() }
 
-    func choose(bundle: String, data: String, steps: UInt64, lr: Double?, heldOut: String?) {
+    func choose(bundle: String, data: String, steps: UInt64, learningRate: Double?, heldOut: String?) {
         let folder = places.bundles.appendingPathComponent(bundle, isDirectory: true)
         model.choose(JobRequest(
             bundle: folder, data: places.data.appendingPathComponent(data), steps: steps,
-            settings: lr.map { ["lr": Setting($0)] } ?? [:], heldOut: heldOut.map { places.data.appendingPathComponent($0) }
+            settings: learningRate.map { ["learning_rate": Setting($0)] } ?? [:],
+            heldOut: heldOut.map { places.data.appendingPathComponent($0) }
         ))
     }
 

@@ -111,7 +111,7 @@ Result<Instance> Instance::open() {
 Failure failed_call(const std::string& where, const std::string& doing, VkResult result, bool goes_on) {
   return {ZO_ENGINE_ERROR, where, std::string(result_text(result)) + ", " + doing, "a device that carries it out",
           goes_on && is_of_memory(result)
-              ? "Close other apps, or choose a smaller batch or seq_len; what was trained is kept."
+              ? "Close other apps, or choose a smaller batch or max_length; what was trained is kept."
               : "Open the session again, or open it with the engine executorch; what was trained is kept."};
 }
 

@@ -585,11 +585,11 @@ Result<ProgramFile> read_program_file(const std::string& text, const std::string
   ZO_TRY(problems.status());
   const JsonNode all = root.member("programs");
   for (const ProgramSpec* spec : programs) {
-    const JsonNode node = all.member(spec->method.c_str());
+    const JsonNode node = all.member(spec->entry_point.c_str());
     Program program = Reader(*spec, node, file).read();
     ZO_TRY(problems.status());
     file.words = std::max(file.words, program.words);
-    file.programs[spec->method] = std::move(program);
+    file.programs[spec->entry_point] = std::move(program);
   }
   return file;
 }

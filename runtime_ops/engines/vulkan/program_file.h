@@ -119,7 +119,7 @@ struct ProgramFile {
   uint64_t words = 0;                       // of the pool, which all programs share
   std::vector<uint64_t> windows;            // bytes
   std::vector<uint32_t> code;               // where row programs find their tensors
-  std::map<std::string, Program> programs;  // by the manifest's method
+  std::map<std::string, Program> programs;  // by the manifest's entry_point
 };
 
 // Parses and checks `text`, the content of `path`, against the programs that the manifest has in that file.

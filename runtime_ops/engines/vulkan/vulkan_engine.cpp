@@ -35,7 +35,7 @@ struct Loaded {
   std::vector<Device::Buffer> windows;
   std::vector<std::map<uint64_t, Brought>> brought;  // by window and byte
   std::vector<VkDescriptorSet> sets;
-  std::map<std::string, Device::Recording> recordings;  // by method
+  std::map<std::string, Device::Recording> recordings;  // by entry point
 };
 
 class VulkanEngine : public Engine {
@@ -54,9 +54,9 @@ class VulkanEngine : public Engine {
       ZO_ASSIGN(opened, open_file(program));
       loaded = std::move(opened);
     }
-    if (loaded->recordings.count(program.method) == 0) {
-      ZO_ASSIGN(recording, device_->record(loaded->file.programs.at(program.method).dispatches, loaded->sets));
-      loaded->recordings[program.method] = recording;
+    if (loaded->recordings.count(program.entry_point) == 0) {
+      ZO_ASSIGN(recording, device_->record(loaded->file.programs.at(program.entry_point).dispatches, loaded->sets));
+      loaded->recordings[program.entry_point] = recording;
     }
     return {};
   }
@@ -64,7 +64,7 @@ class VulkanEngine : public Engine {
   Status run(const ProgramSpec& program, const std::vector<Tensor>& inputs,
              const std::vector<Tensor>& outputs) override {
     Loaded& loaded = *loaded_.at(program.file);
-    const vulkan::Program& planned = loaded.file.programs.at(program.method);
+    const vulkan::Program& planned = loaded.file.programs.at(program.entry_point);
     const Range range = range_of(planned, inputs);
     for (int exponent = range.exponent;; exponent -= kSmaller) {
       ZO_TRY(run_once(program, loaded, planned, inputs, outputs, exponent));
@@ -149,7 +149,7 @@ class VulkanEngine : public Engine {
         bring(loaded, part, static_cast<const uint8_t*>(inputs[i].data) + part.from);
       }
     }
-    const Device::Recording& recording = loaded.recordings.at(program.method);
+    const Device::Recording& recording = loaded.recordings.at(program.entry_point);
     ZO_TRY(device_->submit(recording));
     ZO_TRY(count(planned.dispatches, recording));
     for (size_t i = 0; i < outputs.size(); ++i) {

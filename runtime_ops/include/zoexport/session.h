@@ -129,7 +129,7 @@ ZO_API zo_status zo_session_open(const char* bundle, const char* options, const 
 /* Frees the session and releases its state's lock. Saves nothing that zo_session_save would not find again. */
 ZO_API void zo_session_close(zo_session* session);
 
-/* Gives {"bundle_id", "method", "target", "engine", "rows", "seq_len", "copies", "queries", "max_labels", "seed",
+/* Gives {"bundle_id", "method", "target", "engine", "rows", "max_length", "copies", "num_queries", "max_labels", "seed",
  * "steps", "packed_weights", "packed_problem", "device_bytes", "adapters"}. `packed_weights` is the file that packed
  * weights are mapped from ("" before the first program runs, or without one), `packed_problem` the reason if there is
  * none, `device_bytes` the size of a GPU's buffers so far, `adapters` the names of the loaded ones. */
@@ -203,7 +203,7 @@ ZO_API zo_status zo_dataset_write(const zo_dataset* dataset, const char* path, z
 typedef struct zo_step {
   uint64_t step;
   double loss; /* mean of `losses` */
-  double lr;
+  double learning_rate;
   double seconds;
   const double* losses;
   size_t loss_count;
@@ -220,7 +220,7 @@ typedef struct zo_progress {
   uint64_t step; /* steps taken in total, this one included */
   uint64_t total;
   double loss;
-  double lr;
+  double learning_rate;
   double seconds;
   uint64_t rss_bytes;       /* now; 0 if not known */
   uint64_t anonymous_bytes; /* the highest value during the step; 0 if not known */
@@ -341,7 +341,7 @@ ZO_API zo_status zo_session_replay_slot(zo_session* session, const char* name, u
 
 typedef struct zo_record {
   uint64_t step;
-  float lr;
+  float learning_rate;
   float eps;
   float loss;
 } zo_record;
@@ -391,7 +391,7 @@ ZO_API zo_status zo_tokenizer_chat(zo_tokenizer* tokenizer, const char* options,
 
 /* Appends the examples of a data file (docs/cli.md, "Data"): JSON Lines of texts, prompts and completions, choices,
  * conversations or pairs of responses, tokenized and shortened for the bundle. Options: "read", which are settings of
- * the run. Gives {"examples", "shortened", "longest", "note"}: examples of the file, how many exceed seq_len, tokens of
+ * the run. Gives {"examples", "shortened", "longest", "note"}: examples of the file, how many exceed max_length, tokens of
  * the longest before it was shortened, and sentences to show before the first step. `on_part` gets bytes and may be
  * NULL. On failure nothing is appended. */
 ZO_API zo_status zo_dataset_read(zo_dataset* dataset, zo_tokenizer* tokenizer, const char* path, const char* options,

@@ -20,7 +20,8 @@ using nlohmann::json;
 const std::string kPrefix = "base_model.model.";
 const std::string kHalfA = "lora_A.";
 const char* const kOther = "Use an adapter for the same base model and rank.";
-const char* const kLayers = "Compile the model with the adapter's layers (--set lora.targets=..., lora.layers=...).";
+const char* const kLayers =
+    "Compile the model with the adapter's layers (--set lora.target_modules=..., lora.layers_to_transform=...).";
 constexpr double kNear = 1e-6;  // numbers that were once float32
 constexpr size_t kLongestName = 200;
 
@@ -90,15 +91,15 @@ Status check_scaling(const PeftScaling& found, const PeftScaling& own, const std
     const bool plain = found.uniform() && own.uniform();
     const std::string of_rank = plain ? ", 'r'" : ", the rank of " + module;
     ZO_TRY(check_number(rank, own_rank, where + of_rank,
-                        plain ? "Compile the model with --set lora.rank=" + decimal(rank) + "."
-                              : "Compile the model with the adapter's lora.rank and lora.rank_pattern."));
+                        plain ? "Compile the model with --set lora.r=" + decimal(rank) + "."
+                              : "Compile the model with the adapter's lora.r and lora.rank_pattern."));
     if (plain && found.rslora() == own.rslora()) {
       ZO_TRY(check_number(found.alpha(), own.alpha(), where + ", 'lora_alpha'",
                           "Compile the model with --set lora.alpha=" + decimal(found.alpha()) + "."));
     }
     const std::string of_scale = ", the scale of " + module;
     ZO_TRY(check_number(scale, own_scale, where + of_scale,
-                        "Compile the model with the adapter's lora.alpha, lora.alpha_pattern and lora.rslora."));
+                        "Compile the model with the adapter's lora.alpha, lora.alpha_pattern and lora.use_rslora."));
   }
   return {};
 }

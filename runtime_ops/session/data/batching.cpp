@@ -157,7 +157,7 @@ class Packer {
   // Drops the columns that no row reaches.
   void trim(Call& call) const {
     const auto least = std::lower_bound(limits_.lengths.begin(), limits_.lengths.end(), call.length);
-    const size_t from = limits_.seq_len;
+    const size_t from = limits_.max_length;
     const size_t to = least != limits_.lengths.end() ? *least : std::max(call.length, limits_.min_seq_len);
     call.length = static_cast<uint32_t>(to);
     if (from == to) {
@@ -178,21 +178,21 @@ class Packer {
   bool open() {
     close();
     const uint64_t labels = size_product(limits_.min_labels, 2);
-    const uint64_t values = size_sum(size_product(limits_.rows, limits_.seq_len), labels);
+    const uint64_t values = size_sum(size_product(limits_.rows, limits_.max_length), labels);
     const uint64_t asked = size_sum(bytes_, size_product(values, sizeof(int64_t)));
     if (asked > machine_memory()) {
       bytes_ = asked;
       return false;
     }
     calls_.emplace_back();
-    calls_.back().tokens.assign(size_t{limits_.rows} * limits_.seq_len, limits_.pad_token.value_or(0));
+    calls_.back().tokens.assign(size_t{limits_.rows} * limits_.max_length, limits_.pad_token.value_or(0));
     used_ = 0;
     return true;
   }
 
   void append(const Row& row, uint32_t example, size_t first, size_t count) {
     Call& call = calls_.back();
-    const size_t begin = size_t{used_} * limits_.seq_len;
+    const size_t begin = size_t{used_} * limits_.max_length;
     std::copy_n(row.tokens, row.length, call.tokens.begin() + static_cast<std::ptrdiff_t>(begin));
     call.length = std::max(call.length, row.length);
     for (size_t i = first; i < first + count; ++i) {
@@ -250,7 +250,7 @@ Result<Layout> lay_out(const Dataset& dataset, const uint64_t* indices, size_t c
       return Failure{ZO_INVALID_ARGUMENT, "a batch of " + std::to_string(count) + " examples",
                      "rows that take " + bytes_text(packer.bytes()),
                      "at most the " + bytes_text(machine_memory()) + " of this machine's memory",
-                     "Use a smaller batch, or compile the bundle with a smaller batch or seq_len."};
+                     "Use a smaller batch, or compile the bundle with a smaller batch or max_length."};
     }
   }
   packer.close();

@@ -12,11 +12,11 @@ namespace zoexport {
 // The size of one call.
 struct CallLimits {
   uint32_t rows;
-  uint32_t seq_len;
-  uint32_t min_seq_len;  // seq_len where every call has rows of this length
+  uint32_t max_length;
+  uint32_t min_seq_len;  // max_length where every call has rows of this length
   uint32_t max_labels;
   uint32_t min_labels;              // fewer entries are filled up with ones that nobody reads
-  std::vector<uint32_t> lengths{};  // ascending, up to seq_len: rows get the smallest that fits; empty: any length
+  std::vector<uint32_t> lengths{};  // ascending, up to max_length: rows get the smallest that fits; empty: any length
   // Of a model that is not causal: what rows are padded with, so that it sees no padding. Every label sees a whole row.
   std::optional<int64_t> pad_token{};
 };
@@ -47,7 +47,7 @@ struct Layout {
 
 // Lays out `count` examples; a failure where their rows take more memory than this machine has. `all_candidates`: false lays
 // out right candidates alone. Candidates of an example share a row when one's tokens, up to its last label, begin with the
-// other's; with a pad_token, when all their tokens are the same. Every candidate fits seq_len. Rows lie in the order of their
+// other's; with a pad_token, when all their tokens are the same. Every candidate fits max_length. Rows lie in the order of their
 // examples; those of several calls by length, the longest first, as a call is as long as its longest row.
 Result<Layout> lay_out(const Dataset& dataset, const uint64_t* indices, size_t count, bool all_candidates,
                        const CallLimits& limits);

@@ -1,4 +1,4 @@
-// Examples of one sequence packed into rows of a bundle's seq_len (docs/packing.md).
+// Examples of one sequence packed into rows of a bundle's max_length (docs/packing.md).
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@
 
 namespace zoexport {
 
-// Packs sequences, in the order in which they come, into rows of at most `seq_len` tokens: one row is filled before the next
+// Packs sequences, in the order in which they come, into rows of at most `max_length` tokens: one row is filled before the next
 // one begins. Each row becomes an example of the data set.
 class RowPacker {
  public:
   // An end token of `spec` stands between two sequences of which the first ends with none and the second begins with no
   // special token. Nothing is predicted at it. The references must outlive the packer.
-  RowPacker(size_t seq_len, const TextSpec& spec, const Tokenizer& tokenizer, Dataset& dataset)
-      : seq_len_(seq_len), spec_(spec), tokenizer_(tokenizer), dataset_(dataset) {}
+  RowPacker(size_t max_length, const TextSpec& spec, const Tokenizer& tokenizer, Dataset& dataset)
+      : seq_len_(max_length), spec_(spec), tokenizer_(tokenizer), dataset_(dataset) {}
 
   // Adds a sequence; `labels[t]` follows `tokens[t]`, or is kNoLabel. `divides`: its tokens fill the rest of the row, and those
-  // that are left the rows after it; otherwise it is at most seq_len long, and stays in one row. A label whose own token is
+  // that are left the rows after it; otherwise it is at most max_length long, and stays in one row. A label whose own token is
   // in the next row is predicted at the end of this one, so that no label is lost.
   Status add(const std::vector<int64_t>& tokens, const std::vector<int64_t>& labels, bool divides,
              const std::string& where);

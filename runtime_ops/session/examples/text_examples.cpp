@@ -105,7 +105,7 @@ class Reader {
       append_end(sequences);
     }
     const bool divides = options_.pack && std::holds_alternative<TextRecord>(record);
-    const size_t most = divides ? SIZE_MAX : options_.seq_len;
+    const size_t most = divides ? SIZE_MAX : options_.max_length;
     ZO_ASSIGN(made, options_.masked ? at_masks(sequences, where) : after_prompts(sequences, most));
     made.divides = divides;
     made.endless = ends && !spec_.eos_token;
@@ -307,11 +307,11 @@ class Reader {
     TextExample made;
     const size_t most = longest(sequences);
     made.length = prompt.size() - 1 + most;
-    if (!masked.shorten(options_.seq_len - std::min(options_.seq_len, most), made.shortened) ||
-        most > options_.seq_len) {
+    if (!masked.shorten(options_.max_length - std::min(options_.max_length, most), made.shortened) ||
+        most > options_.max_length) {
       return unusable(where, "a completion that leaves no room for the tokenizer's special tokens",
-                      "masks and special tokens that fit seq_len together",
-                      "Give a shorter completion, or compile with a larger seq_len.");
+                      "masks and special tokens that fit max_length together",
+                      "Give a shorter completion, or compile with a larger max_length.");
     }
     for (const Sequence& one : sequences) {
       made.tokens.emplace_back();
@@ -329,13 +329,13 @@ class Reader {
 
 }  // namespace
 
-std::string ReadReport::note(size_t seq_len) const {
+std::string ReadReport::note(size_t max_length) const {
   std::string text;
   if (shortened > 0) {
     text = std::to_string(shortened) + " of " + std::to_string(examples) + " examples " +
-           (shortened == 1 ? "is longer than seq_len=" : "are longer than seq_len=") + std::to_string(seq_len) +
-           (shortened == 1 ? " and is shortened. " : " and are shortened. ") +
-           "Compile with a larger seq_len: the longest of them has " + std::to_string(needed) + " tokens.";
+           (shortened == 1 ? "is longer than max_length=" : "are longer than max_length=") +
+           std::to_string(max_length) + (shortened == 1 ? " and is shortened. " : " and are shortened. ") +
+           "Compile with a larger max_length: the longest of them has " + std::to_string(needed) + " tokens.";
   }
   if (endless > 0) {
     text +=
@@ -367,7 +367,7 @@ Status for_examples(const std::string& path, const Tokenizer& tokenizer, const T
 
 Result<ReadReport> read_examples(const std::string& path, const Tokenizer& tokenizer, const TextSpec& spec,
                                  const ReadOptions& options, Dataset& dataset, const GoOn& go_on) {
-  RowPacker packer(options.seq_len, spec, tokenizer, dataset);
+  RowPacker packer(options.max_length, spec, tokenizer, dataset);
   ReadReport report;
   const auto take = [&](Result<TextExample> example, size_t, const std::string& where) -> Status {
     ZO_ASSIGN(made, std::move(example));

@@ -15,7 +15,7 @@
 namespace zoexport {
 
 struct ReadOptions {
-  size_t seq_len = 0;
+  size_t max_length = 0;
   int64_t vocab_size = 0;
   bool masked = false;          // of an encoder: prompts with a mask
   int32_t loss = ZO_LOSS_FULL;  // every example must have what it compares
@@ -30,7 +30,7 @@ struct ReadReport {
   uint64_t endless = 0;  // texts and completions that got no end token, as the bundle has none
 
   // What whoever trains on the examples should know, in sentences; empty where there is nothing.
-  std::string note(size_t seq_len) const;
+  std::string note(size_t max_length) const;
 };
 
 // The example of a line: one sequence, or several that are compared.

@@ -9,8 +9,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // What of a prompt that is too long is read: the last of its tokens, with room for what is to follow, or for half a context.
-std::vector<int64_t> last_part(const std::vector<int64_t>& prompt, uint32_t max_tokens, uint32_t context) {
-  const size_t most = prompt.size() < context ? context : context - std::min(max_tokens, context / 2);
+std::vector<int64_t> last_part(const std::vector<int64_t>& prompt, uint32_t max_new_tokens, uint32_t context) {
+  const size_t most = prompt.size() < context ? context : context - std::min(max_new_tokens, context / 2);
   const size_t dropped = prompt.size() - std::min(prompt.size(), std::max<size_t>(most, 1));
   return {prompt.begin() + static_cast<std::ptrdiff_t>(dropped), prompt.end()};
 }
@@ -23,8 +23,8 @@ Status check_options(const Manifest& manifest, const GenerateOptions& options) {
   if (options.prompt.empty()) {
     return Failure{ZO_INVALID_ARGUMENT, "prompt", "no tokens", "at least one", "Pass a prompt."};
   }
-  if (options.max_tokens == 0) {
-    return Failure{ZO_INVALID_ARGUMENT, "max_tokens", "0", "at least 1", "Pass how many tokens may follow."};
+  if (options.max_new_tokens == 0) {
+    return Failure{ZO_INVALID_ARGUMENT, "max_new_tokens", "0", "at least 1", "Pass how many tokens may follow."};
   }
   const uint32_t context = manifest.generate->context;
   if (options.prompt.size() >= context && !options.sliding) {
@@ -49,7 +49,7 @@ Result<Generation> generate(const Manifest& manifest, Decoder& decoder, const Ge
   const std::vector<int64_t>& stops = options.stop_tokens ? *options.stop_tokens : manifest.generate->stop_tokens;
   const auto start = Clock::now();
   const uint32_t context = manifest.generate->context;
-  const std::vector<int64_t> prompt = last_part(options.prompt, options.max_tokens, context);
+  const std::vector<int64_t> prompt = last_part(options.prompt, options.max_new_tokens, context);
   // The last token is read in any case, for what follows it.
   const auto [different, same] =
       std::mismatch(prompt.begin(), prompt.end() - 1, decoder.fed().begin(), decoder.fed().end());
@@ -76,7 +76,7 @@ Result<Generation> generate(const Manifest& manifest, Decoder& decoder, const Ge
       result.stop = ZO_STOP_CALLER;
       break;
     }
-    if (result.tokens >= options.max_tokens || (decoder.room() == 0 && !options.sliding)) {
+    if (result.tokens >= options.max_new_tokens || (decoder.room() == 0 && !options.sliding)) {
       break;
     }
     sampler.see(token);

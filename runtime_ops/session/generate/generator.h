@@ -16,7 +16,7 @@ enum { ZO_STOP_TOKEN = 0, ZO_STOP_LENGTH = 1, ZO_STOP_CALLER = 2, ZO_STOP_STRING
 
 struct GenerateOptions {
   std::vector<int64_t> prompt;
-  uint32_t max_tokens = 0;
+  uint32_t max_new_tokens = 0;
   // After which nothing follows; they are not given to the caller. None: the bundle's.
   std::optional<std::vector<int64_t>> stop_tokens;
   SamplingOptions sampling;

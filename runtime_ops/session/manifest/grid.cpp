@@ -78,13 +78,13 @@ void check_grid(const Manifest& manifest, JsonProblems& problems) {
   // With queries it is a name of the zeroth-order update rule.
   if (!manifest.optimizer.empty() && manifest.queries() == 0) {
     problems.add("settings.optimizer", manifest.optimizer + " without queries in a bundle with grid",
-                 "settings.queries, as no first-order method trains integers");
+                 "settings.num_queries, as no first-order method trains integers");
     return;
   }
   if (manifest.whole() || manifest.copies == 1) {
     problems.add(manifest.whole() ? "stages" : "copies",
                  manifest.whole() ? "nothing, but grid" : "1 in a bundle with grid",
-                 "stages, with 2 * settings.queries copies: programs perturb integers where they unpack them");
+                 "stages, with 2 * settings.num_queries copies: programs perturb integers where they unpack them");
     return;
   }
   check_slots(manifest, problems);

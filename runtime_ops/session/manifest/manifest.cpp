@@ -66,8 +66,8 @@ RunSettings read_settings(const JsonNode& node, JsonProblems& problems) {
       problems.add(entry.path(), read.failure().found, read.failure().expected);
     }
   }
-  if (!settings.has("lr")) {
-    node.member("lr").problem("a number above 0");
+  if (!settings.has("learning_rate")) {
+    node.member("learning_rate").problem("a number above 0");
   }
   return settings;
 }

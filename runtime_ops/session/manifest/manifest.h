@@ -39,7 +39,7 @@ struct ValueSpec {
 struct ProgramSpec {
   std::string name;
   std::string file;
-  std::string method;
+  std::string entry_point;
   std::string family;   // what stages call it, whatever the length; empty where none does
   uint32_t length = 0;  // tokens of a row; 0 where one program takes all lengths, or no rows
   std::vector<ValueSpec> inputs;
@@ -132,7 +132,7 @@ struct Manifest {
   std::string engine;
   std::string rng;
   uint32_t rows = 0;
-  uint32_t seq_len = 0;
+  uint32_t max_length = 0;
   uint32_t max_labels = 0;
   uint32_t copies = 0;
   int64_t vocab_size = 0;                 // 0 where the manifest does not say
@@ -153,7 +153,7 @@ struct Manifest {
   std::optional<int64_t> pad_token;  // of a model whose tokens see those that follow, and must not see padding
 
   std::string weights;            // the file of frozen tensors; empty where programs hold them
-  std::vector<uint32_t> lengths;  // that programs are made for, ascending; the last is seq_len. Empty: any
+  std::vector<uint32_t> lengths;  // that programs are made for, ascending; the last is max_length. Empty: any
   std::vector<StageSpec> stages;
   std::optional<FallbackSpec> fallback;
   std::optional<GenerateSpec> generate;

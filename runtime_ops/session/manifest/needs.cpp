@@ -41,14 +41,14 @@ uint64_t call_bytes(const Manifest& manifest) {
     }
   }
   // The tokens once more where they are repeated for each copy. Of a label: position, token, and two outputs of each copy.
-  const uint64_t tokens = size_product(size_product(manifest.rows, manifest.seq_len), 2 * sizeof(int64_t));
+  const uint64_t tokens = size_product(size_product(manifest.rows, manifest.max_length), 2 * sizeof(int64_t));
   const uint64_t outputs = size_product(manifest.copies, 2 * sizeof(float));
   return size_sum(tokens, size_product(least, size_sum(outputs, 2 * sizeof(int64_t))));
 }
 
 // Of the rows that a head scores, and of their gradients.
 uint64_t head_bytes(const Manifest& manifest) {
-  const ProgramSpec* head = manifest.program(manifest.stages.back().forward, manifest.seq_len);
+  const ProgramSpec* head = manifest.program(manifest.stages.back().forward, manifest.max_length);
   const ValueSpec* rows = head == nullptr ? nullptr : head->input("activation");
   return rows == nullptr ? 0 : size_product(value_bytes(*rows), 2);
 }
@@ -82,7 +82,7 @@ Status check_needs(const Manifest& manifest, const std::string& where) {
   if (const uint64_t passed = scratch_bytes(manifest); passed > kMostScratch) {
     return Failure{ZO_BUNDLE_ERROR, where, "stages that pass on " + bytes_text(passed),
                    "at most " + bytes_text(kMostScratch),
-                   "Compile the bundle with a smaller batch, seq_len or queries."};
+                   "Compile the bundle with a smaller batch_size, max_length or num_queries."};
   }
   const uint64_t asked = size_sum(size_sum(call_bytes(manifest), noise_bytes(manifest)), head_bytes(manifest));
   if (asked <= machine_memory()) {
@@ -90,20 +90,22 @@ Status check_needs(const Manifest& manifest, const std::string& where) {
   }
   return Failure{ZO_BUNDLE_ERROR, where, "calls whose rows, noise and labels take " + bytes_text(asked),
                  "at most the " + bytes_text(machine_memory()) + " of this machine's memory",
-                 "Compile the bundle with a smaller batch, seq_len or queries."};
+                 "Compile the bundle with a smaller batch_size, max_length or num_queries."};
 }
 
-Status check_batch(const RunSettings& run, uint32_t seq_len) {
-  const uint64_t batch = run.whole("batch"), accumulate = run.whole("accumulate"), examples = batch * accumulate;
-  const uint64_t asked = size_product(examples, size_product(seq_len, sizeof(int64_t)));
+Status check_batch(const RunSettings& run, uint32_t max_length) {
+  const uint64_t batch = run.whole("batch_size"),
+                 gradient_accumulation_steps = run.whole("gradient_accumulation_steps"),
+                 examples = batch * gradient_accumulation_steps;
+  const uint64_t asked = size_product(examples, size_product(max_length, sizeof(int64_t)));
   if (asked <= machine_memory()) {
     return {};
   }
-  return Failure{
-      ZO_INVALID_ARGUMENT, "batch x accumulate",
-      std::to_string(batch) + " x " + std::to_string(accumulate) + " examples, whose rows take " + bytes_text(asked),
-      "at most the " + bytes_text(machine_memory()) + " of this machine's memory",
-      "Pass a smaller batch or accumulate."};
+  return Failure{ZO_INVALID_ARGUMENT, "batch_size x gradient_accumulation_steps",
+                 std::to_string(batch) + " x " + std::to_string(gradient_accumulation_steps) +
+                     " examples, whose rows take " + bytes_text(asked),
+                 "at most the " + bytes_text(machine_memory()) + " of this machine's memory",
+                 "Pass a smaller batch_size or gradient_accumulation_steps."};
 }
 
 }  // namespace zoexport

@@ -17,6 +17,6 @@ inline constexpr uint64_t kMostTensor = uint64_t{1} << 40;
 Status check_needs(const Manifest& manifest, const std::string& where);
 
 // Likewise a run whose updates take more examples than their rows have room for.
-Status check_batch(const RunSettings& run, uint32_t seq_len);
+Status check_batch(const RunSettings& run, uint32_t max_length);
 
 }  // namespace zoexport

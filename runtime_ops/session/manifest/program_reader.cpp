@@ -57,7 +57,7 @@ ProgramSpec read_program(const JsonNode& node) {
   ProgramSpec program;
   program.name = node.member("name").text();
   program.file = read_file_name(node.member("file"));
-  program.method = node.member("method").text();
+  program.entry_point = node.member("entry_point").text();
   program.family = node.has("family") ? node.member("family").text() : "";
   program.length = node.has("length") ? static_cast<uint32_t>(node.member("length").integer(1, kLargest)) : 0;
   for (const JsonNode& value : node.member("inputs").items()) {

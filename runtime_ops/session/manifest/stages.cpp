@@ -135,12 +135,12 @@ class ProgramCheck {
     }
     Dimension length = exactly(program_.length);
     if (whole_) {
-      length = tokens != nullptr && tokens->shape.size() == 2 ? tokens->shape[1] : exactly(manifest_.seq_len);
+      length = tokens != nullptr && tokens->shape.size() == 2 ? tokens->shape[1] : exactly(manifest_.max_length);
       const auto& lengths = manifest_.lengths;
       if (!lengths.empty() && (length.min != lengths.front() || length.max != lengths.back())) {
         return fail("tokens of other lengths than the manifest's", "from the first of lengths to the last");
       }
-      length.max = manifest_.seq_len;
+      length.max = manifest_.max_length;
     }
     return one(program_.inputs, "tokens", {exactly(manifest_.rows), length});
   }
@@ -477,7 +477,7 @@ void read_stages(const JsonNode& root, Manifest& manifest) {
   } else {
     make_whole(manifest);
   }
-  manifest.seq_len = longest_row(manifest);
+  manifest.max_length = longest_row(manifest);
   const auto& programs = manifest.programs;
   const bool reads = std::any_of(programs.begin(), programs.end(),
                                  [](const ProgramSpec& program) { return program.input("weight") != nullptr; });
@@ -490,10 +490,10 @@ void check_stages(const Manifest& manifest, JsonProblems& problems) {
   for (const SlotSpec& slot : manifest.slots) {
     if (!manifest.whole() && manifest.copies == 1 && slot.role == "trainable" && slot.dtype == ZO_FLOAT16) {
       problems.add("state", "the trainable float16 slot " + slot.name + " with copies 1",
-                   "float32, or 2 * settings.queries copies, which programs perturb");
+                   "float32, or 2 * settings.num_queries copies, which programs perturb");
     }
   }
-  const std::vector<uint32_t> any_length = {manifest.seq_len};
+  const std::vector<uint32_t> any_length = {manifest.max_length};
   for (size_t i = 0; i < manifest.stages.size(); ++i) {
     const StageSpec& stage = manifest.stages[i];
     for (uint32_t length : manifest.whole() ? any_length : manifest.lengths) {

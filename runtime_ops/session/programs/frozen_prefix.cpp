@@ -13,7 +13,7 @@ FrozenPrefix::FrozenPrefix(Stages& stages) : stages_(stages) {
     return;
   }
   const auto reads_slots = [&](size_t stage) {
-    return manifest.program(manifest.stages[stage].forward, manifest.seq_len)->input("state") != nullptr;
+    return manifest.program(manifest.stages[stage].forward, manifest.max_length)->input("state") != nullptr;
   };
   while (end_ < stages.head() && !reads_slots(end_)) {
     ++end_;

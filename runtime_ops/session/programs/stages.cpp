@@ -33,7 +33,7 @@ Stages::Stages(const Manifest& manifest, const Slots& slots, Programs& programs,
       update_(manifest.whole() ? nullptr : manifest.program("update")),
       prefix_(*this) {
   for (const StageSpec& stage : manifest.stages) {
-    const ProgramSpec& program = *manifest.program(stage.forward, manifest.seq_len);
+    const ProgramSpec& program = *manifest.program(stage.forward, manifest.max_length);
     slot_of_.emplace_back();
     trainable_.emplace_back();
     for (const auto& [local, name] : stage.bind) {
@@ -52,15 +52,15 @@ Stages::Stages(const Manifest& manifest, const Slots& slots, Programs& programs,
   for (size_t slot = 0; slot < slots.size(); ++slot) {
     slot_of_.back()[slots.spec(slot).name] = slot;
   }
-  const ValueSpec* taken = manifest.program(manifest.stages.back().forward, manifest.seq_len)->input("activation");
+  const ValueSpec* taken = manifest.program(manifest.stages.back().forward, manifest.max_length)->input("activation");
   hidden_ = taken == nullptr ? 0 : static_cast<size_t>(taken->shape[1].max);
 }
 
 CallLimits Stages::limits(Pass pass) const {
-  CallLimits limits{manifest_.rows,    manifest_.seq_len,  0, manifest_.max_labels, 1,
+  CallLimits limits{manifest_.rows,    manifest_.max_length, 0, manifest_.max_labels, 1,
                     manifest_.lengths, manifest_.pad_token};
   if (manifest_.whole()) {
-    const ProgramSpec& program = *manifest_.program(manifest_.stages[0].family(pass), manifest_.seq_len);
+    const ProgramSpec& program = *manifest_.program(manifest_.stages[0].family(pass), manifest_.max_length);
     limits.min_seq_len = static_cast<uint32_t>(program.input("tokens")->shape[1].min);
     limits.min_labels = static_cast<uint32_t>(program.input("label_positions")->shape[0].min);
   } else {

@@ -54,7 +54,7 @@ class StateFolder {
  public:
   struct Opened;
 
-  // Opens the state in `path` for `manifest` (see zo_session_attach). `queries` is the gradients of a record. A state that
+  // Opens the state in `path` for `manifest` (see zo_session_attach). `num_queries` is the gradients of a record. A state that
   // this makes is removed again with this object, unless it was wanted or has begun.
   static Result<Opened> attach(const std::string& path, const AttachOptions& options, const Manifest& manifest,
                                uint32_t queries);

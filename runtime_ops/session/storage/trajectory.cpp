@@ -68,7 +68,7 @@ std::string encode_header(const LogHeader& header) {
 std::string encode_record(const Record& record, uint32_t before) {
   std::string out;
   put(out, record.step, 4);
-  put(out, record.lr);
+  put(out, record.learning_rate);
   put(out, record.eps);
   put(out, record.loss);
   for (float gradient : record.gradients) {
@@ -137,7 +137,7 @@ LogContent read_records(const std::string& bytes, const LogHeader& header, uint3
     }
     Record read;
     read.step = static_cast<uint32_t>(get(record, 4));
-    read.lr = get_float(record + 4);
+    read.learning_rate = get_float(record + 4);
     read.eps = get_float(record + 8);
     read.loss = get_float(record + 12);
     for (uint32_t i = 0; i < header.queries; ++i) {

@@ -13,7 +13,7 @@ namespace zoexport {
 
 struct Record {
   uint32_t step = 0;
-  float lr = 0;
+  float learning_rate = 0;
   float eps = 0;
   float loss = 0;
   std::vector<float> gradients;

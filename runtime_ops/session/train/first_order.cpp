@@ -63,11 +63,11 @@ class FirstOrderTrainer : public Trainer {
     }
     const std::vector<double> weights = scores.weights(objective);
     UpdateSettings settings;
-    settings.lr = input.lr;
+    settings.learning_rate = input.learning_rate;
     settings.momentum = input.run.number("momentum");
     settings.weight_decay = input.run.number("weight_decay");
     settings.update = uint64_t{input.step} + 1;
-    const double clip = input.run.number("clip");
+    const double clip = input.run.number("max_grad_norm");
     const bool clips = clip > 0;
     for (const Call& call : layout.calls) {
       const bool last = &call == &layout.calls.back();
@@ -83,14 +83,14 @@ class FirstOrderTrainer : public Trainer {
           scores.add(call, logprobs.data());
           finite = !last || reduce();
         }
-        return finite ? Status() : Failure{ZO_DIVERGED, "loss", "not finite", "a finite loss", "Lower lr."};
+        return finite ? Status() : Failure{ZO_DIVERGED, "loss", "not finite", "a finite loss", "Lower learning_rate."};
       };
       const auto finished = [&](size_t slot) {
         if (last && !clips) {
           update(settings, slot, slots);
         }
       };
-      const Kept kept{input.run.count("checkpoint_every"), in_bytes(input.run.count("keep_mb"))};
+      const Kept kept{input.run.count("checkpoint_every"), in_bytes(input.run.count("activation_cache_mb"))};
       const Status done =
           gradient_->run(call, scalars, entry_weights.data(), kept, state, logprobs.data(), scored, finished);
       if (!finite) {

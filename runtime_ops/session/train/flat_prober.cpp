@@ -19,7 +19,7 @@ class FlatProber : public Prober {
     first = first && updates();
     if (first && !input.pending.empty()) {
       scalars.gradients = &input.pending.last().gradients;
-      scalars.learning_rate = input.pending.last().lr;
+      scalars.learning_rate = input.pending.last().learning_rate;
     }
     const uint32_t copies = scorer_->copies();
     for (uint32_t probe = 0; probe < plan.evaluations(); probe += copies) {

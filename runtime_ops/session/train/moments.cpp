@@ -40,10 +40,11 @@ std::vector<kernels::MomentStep> moment_steps(const UpdateRule& rule, const Hist
   return steps;
 }
 
-kernels::Moments moments_of(const UpdateRule& rule, const std::vector<kernels::MomentStep>& steps, float lr,
+kernels::Moments moments_of(const UpdateRule& rule, const std::vector<kernels::MomentStep>& steps, float learning_rate,
                             uint32_t queries, uint64_t seed) {
   const bool adam = rule.kind == UpdateKind::kAdam;
-  return {steps.data(), steps.size(), queries, adam ? lr : lr / static_cast<float>(queries), adam, seed};
+  return {steps.data(), steps.size(), queries, adam ? learning_rate : learning_rate / static_cast<float>(queries),
+          adam,         seed};
 }
 
 }  // namespace zoexport

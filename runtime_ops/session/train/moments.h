@@ -19,7 +19,7 @@ std::vector<kernels::MomentStep> moment_steps(const UpdateRule& rule, const Hist
                                               uint32_t queries);
 
 // The update of these steps at a rate. Borrows from them.
-kernels::Moments moments_of(const UpdateRule& rule, const std::vector<kernels::MomentStep>& steps, float lr,
+kernels::Moments moments_of(const UpdateRule& rule, const std::vector<kernels::MomentStep>& steps, float learning_rate,
                             uint32_t queries, uint64_t seed);
 
 }  // namespace zoexport

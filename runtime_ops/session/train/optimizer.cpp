@@ -10,12 +10,12 @@ void adamw(const UpdateSettings& settings, const UpdateArrays& arrays) {
   const auto update = static_cast<double>(settings.update);
   const double correction1 = 1 - std::pow(kBeta1, update);
   const double correction2 = 1 - std::pow(kBeta2, update);
-  const auto decay = static_cast<float>(1 - settings.lr * settings.weight_decay);
+  const auto decay = static_cast<float>(1 - settings.learning_rate * settings.weight_decay);
   const auto weight1 = static_cast<float>(1 - kBeta1);
   const auto beta2 = static_cast<float>(kBeta2);
   const auto weight2 = static_cast<float>(1 - kBeta2);
   const auto root2 = static_cast<float>(std::sqrt(correction2));
-  const auto step = static_cast<float>(-settings.lr / correction1);
+  const auto step = static_cast<float>(-settings.learning_rate / correction1);
   const auto eps = static_cast<float>(1e-8);
   for (size_t i = 0; i < arrays.n; ++i) {
     const float g = arrays.gradient[i] * settings.scale;
@@ -28,14 +28,14 @@ void adamw(const UpdateSettings& settings, const UpdateArrays& arrays) {
 }
 
 void sgd(const UpdateSettings& settings, const UpdateArrays& arrays) {
-  const auto lr = static_cast<float>(settings.lr);
+  const auto learning_rate = static_cast<float>(settings.learning_rate);
   const auto momentum = static_cast<float>(settings.momentum);
   const auto decay = static_cast<float>(settings.weight_decay);
   for (size_t i = 0; i < arrays.n; ++i) {
     const float g = arrays.gradient[i] * settings.scale + decay * arrays.value[i];
     const float m = momentum * arrays.moments[0][i] + g;
     arrays.next_moments[0][i] = m;
-    arrays.next_value[i] = arrays.value[i] - lr * m;
+    arrays.next_value[i] = arrays.value[i] - learning_rate * m;
   }
 }
 

@@ -18,7 +18,7 @@ inline Optimizer optimizer_from_text(const std::string& text) {
 inline uint32_t optimizer_moments(Optimizer optimizer) { return optimizer == Optimizer::kAdamW ? 2 : 1; }
 
 struct UpdateSettings {
-  double lr = 0;
+  double learning_rate = 0;
   double momentum = 0;  // SGD's
   double weight_decay = 0;
   uint64_t update = 1;  // its number, from 1

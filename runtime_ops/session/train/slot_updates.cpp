@@ -39,8 +39,8 @@ bool SlotUpdates::apply(const SlotSpec& slot, const SlotUpdate& update, const vo
     const size_t count = slot.elements;
     std::atomic<bool> done{true};
     in_pieces(count, [&](size_t begin, size_t end) {
-      if (!kernel(from + begin, end - begin, update.gradients, update.queries, update.lr, update.seed, update.step,
-                  slot.tensor_id, to + begin, blocks_, begin)) {
+      if (!kernel(from + begin, end - begin, update.gradients, update.queries, update.learning_rate, update.seed,
+                  update.step, slot.tensor_id, to + begin, blocks_, begin)) {
         done = false;
       }
     });
@@ -63,7 +63,7 @@ bool SlotUpdates::apply(const SlotSpec& slot, const kernels::Moments& moments, c
   return done;
 }
 
-bool SlotUpdates::apply_orthogonal(const SlotSpec& slot, kernels::Moments moments, float lr, const void* in,
+bool SlotUpdates::apply_orthogonal(const SlotSpec& slot, kernels::Moments moments, float learning_rate, const void* in,
                                    void* out) const {
   std::vector<float> move(slot.elements);
   moments.rate = -1.0f;  // added to zeros
@@ -74,7 +74,7 @@ bool SlotUpdates::apply_orthogonal(const SlotSpec& slot, kernels::Moments moment
   const auto* const from = static_cast<const float*>(in);
   auto* const to = static_cast<float*>(out);
   for (size_t i = 0; i < move.size(); ++i) {
-    to[i] = from[i] - lr * move[i];
+    to[i] = from[i] - learning_rate * move[i];
   }
   return true;
 }
@@ -85,7 +85,7 @@ bool SlotUpdates::apply_integers(const SlotSpec& slot, const SlotUpdate& update,
   kernels::GridUpdate grid = {};
   grid.gradients = update.gradients;
   grid.queries = update.queries;
-  grid.lr = update.lr;
+  grid.learning_rate = update.learning_rate;
   grid.eps = static_cast<float>(grid_->eps);
   grid.seed = update.seed;
   grid.step = update.step;

@@ -15,7 +15,7 @@ namespace zoexport {
 struct SlotUpdate {
   const float* gradients;
   size_t queries;
-  float lr;
+  float learning_rate;
   uint64_t seed;
   uint32_t step;  // the one after theirs
 };
@@ -40,7 +40,8 @@ class SlotUpdates {
   // Likewise of a float32 slot, by moments of several steps' gradients.
   bool apply(const SlotSpec& slot, const kernels::Moments& moments, const void* in, void* out) const;
   // Likewise of a slot that is a matrix, by the orthogonal factor of its first moment.
-  bool apply_orthogonal(const SlotSpec& slot, kernels::Moments moments, float lr, const void* in, void* out) const;
+  bool apply_orthogonal(const SlotSpec& slot, kernels::Moments moments, float learning_rate, const void* in,
+                        void* out) const;
 
  private:
   bool apply_integers(const SlotSpec& slot, const SlotUpdate& update, const uint8_t* in, uint8_t* out) const;

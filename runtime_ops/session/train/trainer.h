@@ -23,12 +23,12 @@ struct History {
   const Record& last() const { return records[count - 1]; }
 };
 
-// One step of a run; `lr` is what the schedule makes of the run's. `pending` ends with the record whose update is still to
+// One step of a run; `learning_rate` is what the schedule makes of the run's. `pending` ends with the record whose update is still to
 // be applied.
 struct StepInput {
   const RunSettings& run;
   uint32_t step;
-  float lr;
+  float learning_rate;
   History pending;
 };
 
@@ -69,7 +69,7 @@ std::unique_ptr<Trainer> make_zeroth_order(Stages& stages);
 // The trainer of a bundle of backward programs and an optimizer.
 Result<std::unique_ptr<Trainer>> make_first_order(Stages& stages);
 
-// lr times the mean square of projected gradients: by how much an update along their directions lowers the loss.
-double promised_decrease(float lr, const float* gradients, size_t count);
+// learning_rate times the mean square of projected gradients: by how much an update along their directions lowers the loss.
+double promised_decrease(float learning_rate, const float* gradients, size_t count);
 
 }  // namespace zoexport

@@ -82,8 +82,8 @@ class ZerothOrderTrainer : public Trainer {
     }
     double total = 0;
     for (size_t level = 0; level < plan_.levels.size(); ++level) {
-      total +=
-          promised_decrease(record.lr, record.gradients.data() + plan_.first_scalar(level), plan_.directions(level));
+      total += promised_decrease(record.learning_rate, record.gradients.data() + plan_.first_scalar(level),
+                                 plan_.directions(level));
     }
     return total;
   }
@@ -102,14 +102,15 @@ class ZerothOrderTrainer : public Trainer {
       if (!std::isfinite(sum)) {
         return "a projected gradient that is not finite";
       }
-      const double rate = double{record.lr} / static_cast<double>(count);
+      const double rate = double{record.learning_rate} / static_cast<double>(count);
       const double largest = (plan_.noise == rng::Noise::kNormal ? kLargestNormal : kLargestSign) * sum;
       if (plan_.update.kind != UpdateKind::kSgd) {
         // An average is no larger than the largest of its gradients, each of which was in range when it was the newest;
         // no root that it is divided by is smaller than what is added to it; and an orthogonal factor is below 2.
         const double divisor = plan_.update.kind == UpdateKind::kAdam ? double{kernels::kMomentEpsilon} : 1.0;
-        if (!(largest < kLargestSquared && record.lr * (kLargestSquared / divisor) < kLargestMove)) {
-          return "a gradient of up to " + decimal(largest) + " by " + slot.name + ", at the rate " + decimal(record.lr);
+        if (!(largest < kLargestSquared && record.learning_rate * (kLargestSquared / divisor) < kLargestMove)) {
+          return "a gradient of up to " + decimal(largest) + " by " + slot.name + ", at the rate " +
+                 decimal(record.learning_rate);
         }
         continue;
       }
@@ -139,13 +140,14 @@ class ZerothOrderTrainer : public Trainer {
     const size_t first = plan_.first_scalar(level);
     const uint32_t queries = plan_.directions(level);
     if (plan_.update.kind == UpdateKind::kSgd) {
-      return updates_.apply(slot, {record.gradients.data() + first, queries, record.lr, seed, record.step + 1}, in,
-                            out);
+      return updates_.apply(
+          slot, {record.gradients.data() + first, queries, record.learning_rate, seed, record.step + 1}, in, out);
     }
     const std::vector<kernels::MomentStep> steps = moment_steps(plan_.update, history, first, queries);
-    const kernels::Moments moments = moments_of(plan_.update, steps, record.lr, queries, seed);
-    return plan_.update.kind == UpdateKind::kMuon ? updates_.apply_orthogonal(slot, moments, record.lr, in, out)
-                                                  : updates_.apply(slot, moments, in, out);
+    const kernels::Moments moments = moments_of(plan_.update, steps, record.learning_rate, queries, seed);
+    return plan_.update.kind == UpdateKind::kMuon
+               ? updates_.apply_orthogonal(slot, moments, record.learning_rate, in, out)
+               : updates_.apply(slot, moments, in, out);
   }
 
   // Makes the slots' next values, with the pending update or without one.
@@ -168,10 +170,10 @@ class ZerothOrderTrainer : public Trainer {
 
 }  // namespace
 
-double promised_decrease(float lr, const float* gradients, size_t count) {
+double promised_decrease(float learning_rate, const float* gradients, size_t count) {
   const double squares = std::inner_product(gradients, gradients + count, gradients, 0.0, std::plus<>(),
                                             [](double a, double b) { return a * b; });
-  return lr * squares / static_cast<double>(count);
+  return learning_rate * squares / static_cast<double>(count);
 }
 
 std::unique_ptr<Trainer> make_zeroth_order(Stages& stages) {

@@ -83,7 +83,7 @@ package struct Expected: Decodable {
 
     package struct Record: Decodable {
         package let loss: String
-        package let lr: String
+        package let learningRate: String
         package let gradients: [String]
     }
 

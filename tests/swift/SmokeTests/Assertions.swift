@@ -50,7 +50,7 @@ func assertFinished(_ session: TrainingSession, _ expected: Expected) throws {
     for (index, wanted) in expected.records.enumerated() {
         let record = try session.record(UInt64(index))
         XCTAssertEqual(record.step, UInt64(index))
-        XCTAssertEqual(bits(record.lr), wanted.lr)
+        XCTAssertEqual(bits(record.learningRate), wanted.learningRate)
         losses.append(bits(record.loss))
         XCTAssertEqual(record.gradients.count, wanted.gradients.count)
         if expected.bounds == nil {

@@ -48,7 +48,7 @@ final class EngineTests: XCTestCase {
         XCTAssertNil(evaluation.accuracy)
         let step = try session.step(dataset, indices: [0])
         // All copies have the same loss, so no direction is better than another.
-        XCTAssertEqual(step.gradients, [Float](repeating: 0, count: try session.info.queries))
+        XCTAssertEqual(step.gradients, [Float](repeating: 0, count: try session.info.numQueries))
         XCTAssertEqual(engine.programs, ["train", "evaluate"])
         let slot = test.expected.slots.last!
         XCTAssertEqual(engine.inputs[slot.name], slot.shape)

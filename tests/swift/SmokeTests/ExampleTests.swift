@@ -28,7 +28,7 @@ final class ExampleTests: XCTestCase {
 
     func testRowsAreThoseOfPython() throws {
         let found = try Dataset()
-        try found.read(texts.appendingPathComponent("mixed.jsonl"), bundle: bundle, settings: ["pack": "on"])
+        try found.read(texts.appendingPathComponent("mixed.jsonl"), bundle: bundle, settings: ["pack": true])
         XCTAssertEqual(try found.digest, try String(contentsOf: texts.appendingPathComponent("mixed.packed"), encoding: .utf8))
     }
 

@@ -9,7 +9,7 @@ final class GenerationTests: XCTestCase {
         let prompt: String?
         let messages: [[String]]
         let adapter: String?
-        let maxTokens: UInt32
+        let maxNewTokens: UInt32
         let stop: [String]
         let temperature: Double
         let topK: UInt32
@@ -24,7 +24,7 @@ final class GenerationTests: XCTestCase {
 
         var options: GenerateOptions {
             var options = GenerateOptions()
-            options.maxTokens = maxTokens
+            options.maxNewTokens = maxNewTokens
             options.stop = stop
             options.adapter = adapter
             options.temperature = temperature
@@ -84,7 +84,7 @@ final class GenerationTests: XCTestCase {
 
     func testAdaptersComeAndGo() throws {
         var options = GenerateOptions()
-        options.maxTokens = 12
+        options.maxNewTokens = 12
         let plain = try session.generate(prompt, options: options).text
         options.adapter = "a"
         let adapted = try session.generate(prompt, options: options).text
@@ -124,7 +124,7 @@ final class GenerationTests: XCTestCase {
 
     func testKeptCachesAreReadOn() throws {
         var options = GenerateOptions()
-        options.maxTokens = 5
+        options.maxNewTokens = 5
         options.keep = true
         XCTAssertEqual(try session.generate(prompt, options: options).keptTokens, 0)
         XCTAssertGreaterThan(try session.generate(prompt + " and more", options: options).keptTokens, 0)

@@ -55,7 +55,7 @@ final class GoldenTests: XCTestCase {
                     for (loss, wanted) in zip(step.losses, run.losses[number]) {
                         XCTAssertLessThanOrEqual(abs(loss / wanted - 1), golden.tolerances.loss, "\(place) \(number)")
                     }
-                    XCTAssertEqual(bits(Float(step.lr)), run.rates[number])
+                    XCTAssertEqual(bits(Float(step.learningRate)), run.rates[number])
                     XCTAssertEqual(step.gradients.count, run.gradients.isEmpty ? 0 : run.gradients[number].count)
                     let width = 2 * Double(value(run.eps))
                     for (query, gradient) in step.gradients.enumerated() {

@@ -115,7 +115,7 @@ final class LifeTests: XCTestCase {
         for trained in [true, false] {
             let text = try await model.withSession { session in
                 var options = GenerateOptions()
-                (options.untrained, options.maxTokens) = (!trained, expected.tokens)
+                (options.untrained, options.maxNewTokens) = (!trained, expected.tokens)
                 return try session.generate(expected.prompt, options: options).text
             }
             XCTAssertTrue(text.hasPrefix(trained ? expected.trained : expected.untrained))
@@ -123,7 +123,7 @@ final class LifeTests: XCTestCase {
         for _ in 0..<2 {  // anew, the same
             let said = Said()
             for question in expected.questions {
-                try await model.ask(question, maxTokens: expected.tokens) { said.add($0, $1) }
+                try await model.ask(question, maxNewTokens: expected.tokens) { said.add($0, $1) }
             }
             XCTAssertEqual(model.screen.talk.map(\.question), expected.questions)
             XCTAssertEqual(model.screen.talk.map(\.trained), expected.answers["trained"])
@@ -163,7 +163,7 @@ final class LifeTests: XCTestCase {
         model.start()
         await model.finished()
         for number in 1...2 {
-            try await model.ask(expected.prompt, maxTokens: expected.tokens)
+            try await model.ask(expected.prompt, maxNewTokens: expected.tokens)
             XCTAssertEqual(model.screen.talk.count, number)
             XCTAssertTrue(try XCTUnwrap(model.screen.talk.last).untrained.hasPrefix(expected.untrained))
         }

@@ -55,7 +55,7 @@ final class ProgressTests: XCTestCase {
     func testTheStreamThrowsWhatTrainThrows() async throws {
         let test = try Case()
         let session = try test.prepared(nil)
-        try session.configure(["lr": 1e6, "lr_schedule": "constant"])
+        try session.configure(["learning_rate": 1e6, "lr_scheduler_type": "constant"])
         do {
             for try await _ in session.steps(of: try test.examples(), totalSteps: 200) {}
             XCTFail("no error")

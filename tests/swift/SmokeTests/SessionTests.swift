@@ -19,11 +19,11 @@ final class SessionTests: XCTestCase {
         XCTAssertEqual(info.bundleId, known.bundleId)
         XCTAssertEqual([info.method, info.target, info.engine], [known.method, known.target, known.engine])
         let steps = Int(expected.steps)
-        XCTAssertEqual([info.rows, info.seqLen, info.copies, info.queries, info.maxLabels, steps], known.numbers)
+        XCTAssertEqual([info.rows, info.maxLength, info.copies, info.numQueries, info.maxLabels, steps], known.numbers)
         XCTAssertEqual(info.steps, 0)
         let settings = try session.settings
-        XCTAssertEqual(settings["lr"], expected.defaults["lr"])
-        XCTAssertEqual(settings["batch"], expected.defaults["batch"])
+        XCTAssertEqual(settings["learning_rate"], expected.defaults["learning_rate"])
+        XCTAssertEqual(settings["batch_size"], expected.defaults["batch_size"])
         XCTAssertEqual(settings["seed"]?.integer.map(String.init), expected.defaults["seed"]?.string)
         let slots = try session.slots
         XCTAssertEqual(slots.count, expected.slots.count)
@@ -38,9 +38,10 @@ final class SessionTests: XCTestCase {
     func testSettingsPassByKey() throws {
         let session = try test.prepared(nil)
         XCTAssertEqual(try session.settings["seed"]?.integer, test.seed)
-        try session.configure(["lr": 0.25, "lr_schedule": "constant", "accumulate": 2])
+        try session.configure(["learning_rate": 0.25, "lr_scheduler_type": "constant", "gradient_accumulation_steps": 2])
         let settings = try session.settings
-        XCTAssertEqual([settings["lr"], settings["lr_schedule"], settings["accumulate"]], [0.25, "constant", 2])
+        let keys = ["learning_rate", "lr_scheduler_type", "gradient_accumulation_steps"]
+        XCTAssertEqual(keys.map { settings[$0] }, [0.25, "constant", 2])
         XCTAssertEqual(settings["loss"]?.string, expected.settings["loss"]?.string)
         XCTAssertEqual(settings["seed"]?.integer, test.seed)
     }
@@ -101,7 +102,7 @@ final class SessionTests: XCTestCase {
         let first = try session.step(dataset, indices: [4, 0, 4])
         let second = try session.step(dataset, indices: [2])
         XCTAssertEqual([first.step, second.step], [0, 1])
-        XCTAssertEqual(first.losses.count, 2 * (try session.info.queries))
+        XCTAssertEqual(first.losses.count, 2 * (try session.info.numQueries))
         XCTAssertEqual(first.loss, first.losses.reduce(0, +) / Double(first.losses.count), accuracy: 1e-12)
         let record = try session.record(0)
         XCTAssertEqual(record.gradients.map(bits), first.gradients.map(bits))
@@ -170,7 +171,7 @@ final class SessionTests: XCTestCase {
         func attached(_ rate: Double?, recover: Bool = false, changeSettings: Bool = false) throws -> TrainingSession {
             let session = try test.open()
             try session.attach(state, recover: recover, changeSettings: changeSettings)
-            if let rate { try session.configure(["lr": Setting(rate), "lr_schedule": "constant"]) }
+            if let rate { try session.configure(["learning_rate": Setting(rate), "lr_scheduler_type": "constant"]) }
             return session
         }
         let first = try attached(0.25)
@@ -178,7 +179,7 @@ final class SessionTests: XCTestCase {
         try first.close()
         let other = try attached(0.5)
         let refused = assertFails(.state) { try other.train(dataset, totalSteps: 4) }
-        XCTAssertTrue(refused?.found.contains("lr 0.25") == true)
+        XCTAssertTrue(refused?.found.contains("learning_rate 0.25") == true)
         try other.close()
         let changed = try attached(0.5, changeSettings: true)
         try changed.train(dataset, totalSteps: 4)
@@ -203,16 +204,16 @@ final class SessionTests: XCTestCase {
         let locked = assertFails(.state) { try test.open().attach(test.states.appendingPathComponent("held")) }
         XCTAssertTrue(locked?.where.contains(test.states.lastPathComponent) == true)
         assertFails(.state) { try session.configure(["seed": 1]) }
-        for (key, value) in [("lr", 0), ("lr", Setting(Double.nan)), ("rate", 1)] {
+        for (key, value) in [("learning_rate", 0), ("learning_rate", Setting(Double.nan)), ("rate", 1)] {
             let refused = assertFails(.invalidArgument) { try session.configure([key: value]) }
             XCTAssertEqual(refused?.where, "setting '\(key)'")
         }
         XCTAssertEqual(assertFails(.invalidArgument) { try session.readSlot("nothing") }?.where, "slot nothing")
         assertFails(.invalidArgument) { try session.readSlot("\(try session.slots[0].name)\0") }
         assertFails(.invalidArgument) { try session.record(0) }
-        try session.configure(["lr": 1e6, "lr_schedule": "constant"])
+        try session.configure(["learning_rate": 1e6, "lr_scheduler_type": "constant"])
         let diverged = assertFails(.diverged) { try session.train(dataset, totalSteps: 200) }
-        XCTAssertTrue(diverged?.fix.contains("Lower lr") == true)
+        XCTAssertTrue(diverged?.fix.contains("Lower learning_rate") == true)
 
         let altered = test.states.appendingPathComponent("altered")
         try FileManager.default.copyItem(at: test.bundle, to: altered)

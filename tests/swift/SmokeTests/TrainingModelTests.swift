@@ -225,7 +225,7 @@ final class TrainingModelTests: XCTestCase {
         let data = places.data.appendingPathComponent("data.jsonl")
         var request = JobRequest(
             bundle: places.bundles.appendingPathComponent("mebp", isDirectory: true), data: data, steps: 2,
-            settings: ["lr": 0.25, "lr_schedule": "constant", "clip": 1], heldOut: data
+            settings: ["learning_rate": 0.25, "lr_scheduler_type": "constant", "max_grad_norm": 1], heldOut: data
         )
         (request.evalEvery, request.patience, request.keep) = (1, 9, .last)
         model.choose(request)
@@ -237,7 +237,8 @@ final class TrainingModelTests: XCTestCase {
         let record = states.appendingPathComponent(try names(states)[0]).appendingPathComponent("run.json")
         let kept = try JSONDecoder().decode(Settings.self, from: Data(contentsOf: record))["settings"]?.value
         let settings = try XCTUnwrap(kept as? Settings)
-        XCTAssertEqual([settings["lr"], settings["clip"], settings["lr_schedule"]], [0.25, 1, "constant"])
+        let keys = ["learning_rate", "max_grad_norm", "lr_scheduler_type"]
+        XCTAssertEqual(keys.map { settings[$0] }, [0.25, 1, "constant"])
         request.settings = ["rate": 1]
         model.choose(request)
         model.start()

@@ -279,7 +279,7 @@ def test_bundle_config(tmp_path: Path) -> None:
             Loaded.model, adapter_targets(Loaded.model, "attention")
         ).items()
     ]
-    write_peft_config(tmp_path, slots, PrgeConfig(lora_rank=4, lora_alpha=0.5), Loaded)
+    write_peft_config(tmp_path, slots, PrgeConfig(lora_r=4, lora_alpha=0.5), Loaded)
     assert read_settings(tmp_path) == AdapterSettings(4, 0.5, "org/base", ("q_proj", "v_proj"))
 
 
@@ -346,7 +346,7 @@ UNSUPPORTED = [
     ("changes", "message"),
     [
         ({"peft_type": "IA3"}, 'peft_type "IA3"'),
-        ({"r": 8}, r"'r': found 8; expected 4.*lora\.rank=8"),
+        ({"r": 8}, r"'r': found 8; expected 4.*lora\.r=8"),
         ({"r": None}, "'r': found null"),
         ({"lora_alpha": 16}, r"'lora_alpha': found 16; expected 6.*lora\.alpha=16"),
         ({"bias": "all"}, 'bias="all"'),
@@ -357,7 +357,7 @@ UNSUPPORTED = [
             r"the rank of model\.layers\.0\.self_attn\.q_proj: found 8; expected 4.*lora\.rank_pattern",
         ),
         ({"alpha_pattern": {"v_proj": 5}}, r"the scale of .*v_proj: found 1\.25; expected 1\.5"),
-        ({"use_rslora": True}, r"the scale of .*q_proj: found 3; expected 1\.5.*lora\.rslora"),
+        ({"use_rslora": True}, r"the scale of .*q_proj: found 3; expected 1\.5.*lora\.use_rslora"),
         ({"use_rslora": 1}, "'use_rslora': found 1; expected true or false"),
         ({"rank_pattern": True}, "'rank_pattern': found true; expected at most 1024 numbers"),
         ({"rank_pattern": {"q_proj": "8"}}, 'found "8"; expected numbers above 0'),

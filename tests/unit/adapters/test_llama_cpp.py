@@ -369,7 +369,7 @@ _A, _B = (f"blk.0.attn_q.weight.lora_{half}" for half in "ab")
         ({"tensors": {"\n" * 300: np.ones((4, 64), np.float32)}}, r"also '(\\n){90,}"),
         ({"tensors": {_A: np.ones((4, 65), np.float32)}}, r"lora_a: found the shape \(4, 65\)"),
         ({"tensors": {_B: np.ones((64, 5), np.float32)}}, r"lora_b: found the shape \(64, 5\)"),
-        ({"tensors": {_A: np.ones((8, 64), np.float32)}}, "the rank of .*found 8.*lora.rank=8"),
+        ({"tensors": {_A: np.ones((8, 64), np.float32)}}, "the rank of .*found 8.*lora.r=8"),
         ({"tensors": {_B: np.full((64, 4), np.inf, np.float32)}}, "not finite"),
         ({"tensors": {_B: np.ones((64, 4), np.float64)}}, "of the type F64"),
         ({"kind": gguf.GGMLQuantizationType.F16, "tensors": {}}, ""),

@@ -279,7 +279,7 @@ def test_other_float_types_are_read(adapter: Any, dtype: torch.dtype) -> None:
         ({"lora_parameters": {}}, "'rank': found None; expected 4"),
         (
             {"lora_parameters": {"rank": 8, "scale": 1.5}},
-            r"'rank': found 8; expected 4.*lora\.rank=8",
+            r"'rank': found 8; expected 4.*lora\.r=8",
         ),
         ({"lora_parameters": {"rank": 4}}, r"'scale': found None; expected 1\.5"),
         (

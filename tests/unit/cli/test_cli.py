@@ -187,10 +187,10 @@ def test_the_process_that_trains_loads_no_torch() -> None:
         (
             ["compile", "m", "--target", "host", "--set", "lora.rnak=4"],
             2,
-            ["setting 'lora.rnak'", "Did you mean 'lora.rank'?"],
+            ["setting 'lora.rnak'", "Did you mean 'lora.r'?"],
         ),
-        (["compile", "m", "--target", "host", "--set", "lora.rank"], 2, ["no key=value"]),
-        (["compile", "m", "--target", "host", "--set", "lora.rank=0"], 2, ["'0'", "at least 1"]),
+        (["compile", "m", "--target", "host", "--set", "lora.r"], 2, ["no key=value"]),
+        (["compile", "m", "--target", "host", "--set", "lora.r=0"], 2, ["'0'", "at least 1"]),
         (["compile", "m", "--target", "host", "--recipe", "none.yaml"], 2, ["recipe none.yaml"]),
         (
             ["compile", "m", "--target", "host", "--recipe", "any-megp"],
@@ -231,9 +231,9 @@ def test_a_group_without_a_verb_names_its_verbs(capfd: pytest.CaptureFixture[str
 
 
 def test_several_bad_settings_are_reported_together(capfd: pytest.CaptureFixture[str]) -> None:
-    arguments = ["compile", "m", "--target", "host", "--set", "queries=0", "--set", "epsilon=1"]
+    arguments = ["compile", "m", "--target", "host", "--set", "num_queries=0", "--set", "epsilon=1"]
     message = failure(capfd, arguments, 2)
-    assert "queries" in message
+    assert "num_queries" in message
     assert "'epsilon'" in message
 
 
@@ -281,7 +281,7 @@ def test_what_a_pass_raises_names_model_and_phase(
 
     monkeypatch.setattr("zoexport.passes.cleanup.cleanup", broken)
     model = str(save_tiny("llama", tmp_path / "model"))
-    arguments = ["compile", model, "--target", "host", "--set", "seq_len=32"]
+    arguments = ["compile", model, "--target", "host", "--set", "max_length=32"]
     assert run([*arguments, "-o", str(tmp_path / "b")]) == 1
     message = capfd.readouterr().err.splitlines()[-1]
     assert "model LlamaForCausalLM" in message
@@ -350,12 +350,12 @@ def test_methods_lists_settings_with_their_defaults(capfd: pytest.CaptureFixture
     found = {entry["name"]: entry for entry in result(capfd, ["methods"])["methods"]}
     assert {"prge", "mezo"} <= set(found)
     settings = {entry["key"]: entry for entry in found["prge"]["settings"]}
-    assert settings["lora.rank"]["default"] == 16
-    assert settings["lr"]["default"] == 2e-3
-    assert settings["lr"]["runtime"]
-    assert not settings["queries"]["runtime"]
+    assert settings["lora.r"]["default"] == 16
+    assert settings["learning_rate"]["default"] == 2e-3
+    assert settings["learning_rate"]["runtime"]
+    assert not settings["num_queries"]["runtime"]
     assert run(["methods"]) == 0
-    assert "lora.rank" in capfd.readouterr().out
+    assert "lora.r" in capfd.readouterr().out
 
 
 def test_targets_lists_what_can_be_compiled_for(capfd: pytest.CaptureFixture[str]) -> None:

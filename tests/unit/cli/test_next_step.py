@@ -57,7 +57,7 @@ def test_alone_it_says_the_next_step(
     assert all("my bundle" in words and "run" in words for words in found)
     # A state of another bundle is none of this one, and a file that is no description is passed over.
     shutil.rmtree(tmp_path / "my bundle")
-    write_bundle(tmp_path / "other", queries=3)
+    write_bundle(tmp_path / "other", num_queries=3)
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "manifest.json").write_text("{")
     assert [words[1:3] for words in commands(said(capfd))] == [["train", "other"]]
@@ -158,8 +158,8 @@ def completed(*words: str) -> set[str]:
         (("plan", "m", "--method", "m"), ("plain,mebp", "plain,mezo")),
         (("compile", "m", "--recipe", "qwen3-0"), ("plain,qwen3-0.6b-mebp",)),
         (("bench", "--shape", "qwen3-0"), ("plain,qwen3-0.6b",)),
-        (("compile", "m", "--method", "mebp", "--set", "cl"), ("plain,clip=",)),
-        (("compile", "m", "--method", "prge", "--set", "cl"), ()),
+        (("compile", "m", "--method", "mebp", "--set", "max_g"), ("plain,max_grad_norm=",)),
+        (("compile", "m", "--method", "prge", "--set", "max_g"), ()),
         (("train", "b", "--data", "tr"), ("file,tr",)),
         (("completion", "f"), ("plain,fish",)),
         (("trian", "b", "--d"), ()),

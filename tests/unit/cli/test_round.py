@@ -45,7 +45,7 @@ def adapter_of(bundle: Path, state: Path, folder: Path) -> bytes:
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("round")
     model = save_tiny("llama", folder / "model")
-    settings = ("weights=fp32", "seq_len=32", "queries=2", "batch=2", "loss=choices")
+    settings = ("weights=fp32", "max_length=32", "num_queries=2", "batch_size=2", "loss=choices")
     sets = [part for setting in settings for part in ("--set", setting)]
     result = verb(
         "compile", model, "--target", "host", "--method", "prge", *sets, "-o", folder / "bundle"
@@ -186,8 +186,10 @@ def test_bad_input_to_training_leaves_no_state(bundle: Path, data: Path, tmp_pat
     empty = tmp_path / "empty.jsonl"
     empty.touch()
     assert "no examples" in verb(*train, empty, code=1)["error"]["found"]
-    assert "compiled" in verb(*train, data, "--set", "seq_len=64", code=2)["error"]["found"]
-    assert "lr" in verb(*train, data, "--set", "lr=0", code=2)["error"]["where"]
+    assert "compiled" in verb(*train, data, "--set", "max_length=64", code=2)["error"]["found"]
+    assert (
+        "learning_rate" in verb(*train, data, "--set", "learning_rate=0", code=2)["error"]["where"]
+    )
     text = tmp_path / "text.jsonl"
     text.write_text('{"text": "no choices here"}\n')
     error = verb(*train, text, code=1)["error"]
@@ -199,7 +201,7 @@ def test_a_state_of_another_bundle_is_refused(
     bundle: Path, data: Path, trained: Path, tmp_path: Path
 ) -> None:
     other = tmp_path / "bundle"
-    sets = ("--set", "weights=fp32", "--set", "seq_len=16", "--set", "queries=1")
+    sets = ("--set", "weights=fp32", "--set", "max_length=16", "--set", "num_queries=1")
     verb(
         "compile",
         bundle.parent / "model",

@@ -38,22 +38,22 @@ def test_a_run_and_its_state(
         arguments = ("--data", data, "--state", state, "--steps", steps)
         return call(capfd, code, "train", bundle, *arguments, *others)
 
-    train(0, 1, "--set", "lr=0.001", "--set", "loss=choices")
+    train(0, 1, "--set", "learning_rate=0.001", "--set", "loss=choices")
     # What is not given is the run's, also how examples are read.
     assert train(0, 2)["steps"] == 2
     shorter = tmp_path / "shorter.jsonl"
     shorter.write_text("".join(data.read_text().splitlines(keepends=True)[:-1]))
-    error = train(1, 3, "--set", "lr=0.002", data=shorter)["error"]
-    assert error["found"].startswith("a run with lr 0.001, 6 examples of digest ")
-    assert error["expected"].startswith("lr 0.002, 5 examples of digest ")
+    error = train(1, 3, "--set", "learning_rate=0.002", data=shorter)["error"]
+    assert error["found"].startswith("a run with learning_rate 0.001, 6 examples of digest ")
+    assert error["expected"].startswith("learning_rate 0.002, 5 examples of digest ")
     assert "--change-settings" in error["fix"]
-    assert train(0, 3, "--set", "lr=0.002", "--change-settings")["steps"] == 3
+    assert train(0, 3, "--set", "learning_rate=0.002", "--change-settings")["steps"] == 3
 
     found = call(capfd, 0, "inspect", state)
     assert found == call(capfd, 0, "inspect", bundle, "--state", state)
     assert (found["method"], found["steps"], found["damage"]) == ("prge", 3, None)
-    assert (found["settings"]["lr"], found["settings"]["loss"]) == (0.002, "choices")
-    assert found["changes"] == [{"step": 2, "key": "lr", "old": 0.001, "new": 0.002}]
+    assert (found["settings"]["learning_rate"], found["settings"]["loss"]) == (0.002, "choices")
+    assert found["changes"] == [{"step": 2, "key": "learning_rate", "old": 0.001, "new": 0.002}]
     assert found["data"]["examples"] == len(data.read_text().splitlines())
     other = compiler.bundle("llama_tied", "mebp")
     assert "state of" in call(capfd, 1, "inspect", other, "--state", state)["error"]["found"]
@@ -62,7 +62,7 @@ def test_a_run_and_its_state(
     )
     assert run(["inspect", str(state)]) == 0
     shown = capfd.readouterr().out
-    assert "A state of prge after 3 steps" in shown and "lr: 0.001 -> 0.002" in shown
+    assert "A state of prge after 3 steps" in shown and "learning_rate: 0.001 -> 0.002" in shown
 
     log = state / "trajectory.log"
     content = bytearray(log.read_bytes())
@@ -102,7 +102,7 @@ def test_held_out_examples(
         return call(capfd, code, "train", bundle, *arguments)
 
     assert train(2, 4, "--patience", 2)["error"]["found"] == "no --eval-data"
-    settings = ("--set", "lr=0.05", "--set", "loss=choices")
+    settings = ("--set", "learning_rate=0.05", "--set", "loss=choices")
     found = train(0, 30, "--eval-data", held_out, "--eval-every", 3, "--patience", 2, *settings)
     evaluations = found["evaluations"]
     assert set(evaluations[0]) == {"step", "loss", "accuracy", "token_accuracy", "margin"}

@@ -23,7 +23,7 @@ def _made(config: Any, **settings: Any) -> tuple[build.Plan, TrainingGraph | Gen
         config, dtype=torch.float32, attn_implementation="eager"
     ).eval()
     model.requires_grad_(False)
-    given = {"weights": "fp32", "seq_len": 24, "generate.context": 40, **settings}
+    given = {"weights": "fp32", "max_length": 24, "generate.context": 40, **settings}
     planned = build.plan("mebp", "host", given)
     # As when a bundle is compiled, the same model is captured twice.
     graph = capture(model, 24)
@@ -77,6 +77,6 @@ def test_a_model_that_cannot_generate_says_why_in_words() -> None:
         "layers whose tokens see each other through attention alone: export what was trained "
         "(zoexport adapter export) and generate with transformers"
     ]
-    planned, made = _made(hybrid, generate="off")
+    planned, made = _made(hybrid, generate=False)
     assert isinstance(made, Generating)
     assert notes(planned, made) == []

@@ -1,4 +1,4 @@
-"""lora.init=activations: A lies along the leading right singular vectors of what layers read."""
+"""lora.init_weights=activations: A lies along the leading right singular vectors of what layers read."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_values_that_are_not_finite_are_one_clear_error(tmp_path: Path) -> None:
     broken = load("llama_tied", tmp_path)
     model: Any = broken.model
     model.model.layers[1].input_layernorm.weight.data[0] = torch.inf
-    with pytest.raises(ModelError, match=r"layers\.1\.self_attn\.q_proj: .*lora\.init=random"):
+    with pytest.raises(ModelError, match=r"layers\.1\.self_attn\.q_proj: .*lora\.init_weights=random"):
         measure(broken, ranks(broken), ROWS, seed=0)
     assert not any(module._forward_pre_hooks for module in broken.model.modules())
 
@@ -225,9 +225,9 @@ def test_settings_and_text_decide(loaded: LoadedModel, tmp_path: Path) -> None:
     data = tmp_path / "text.jsonl"
     texts = [f"Row number {number} of a film by the sea." for number in range(3)]
     data.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), "utf-8")
-    settings = {"lora.init": "activations", "lora.rank": 3, "lora.rank_pattern": {"v_proj": 2}}
+    settings = {"lora.init_weights": "activations", "lora.r": 3, "lora.rank_pattern": {"v_proj": 2}}
     found = directions_of(
-        parse(PrgeConfig, {**settings, "seq_len": 9, "seed": 5}), loaded, data, quiet
+        parse(PrgeConfig, {**settings, "max_length": 9, "seed": 5}), loaded, data, quiet
     )
     assert found is not None
     rows = calibration.calibration_rows(loaded, 9, data)
@@ -242,7 +242,7 @@ def test_settings_and_text_decide(loaded: LoadedModel, tmp_path: Path) -> None:
 
 def test_a_model_without_a_tokenizer_has_random_tokens(tmp_path: Path) -> None:
     model = models.load(models.resolve(str(save_tiny("llama", tmp_path, tokenizer=False))))
-    config = parse(PrgeConfig, {"lora.init": "activations", "seq_len": 12})
+    config = parse(PrgeConfig, {"lora.init_weights": "activations", "max_length": 12})
     found = directions_of(config, model, None, quiet)
     assert found is not None and found.facts == {"text": None, "rows": 8, "tokens": 96}
 
@@ -254,6 +254,6 @@ def test_text_that_cannot_be_used_is_one_clear_error(
     data = tmp_path / "text.jsonl"
     if content is not None:
         data.write_bytes(content)
-    config = parse(PrgeConfig, {"lora.init": "activations"})
+    config = parse(PrgeConfig, {"lora.init_weights": "activations"})
     with pytest.raises(DataError, match=r"text\.jsonl"):
         directions_of(config, loaded, data, quiet)

@@ -14,42 +14,42 @@ from zoexport.methods import methods
 from zoexport.methods.prge import PrgeConfig
 
 ZEROTH_ORDER = {
-    "seq_len": 64,
-    "batch": 4,
+    "max_length": 64,
+    "batch_size": 4,
     "weights": "int4",
     "activations": "int8",
     "compute": "fp32",
     "soc": None,
     "group_size": 32,
-    "lora.rank": 16,
+    "lora.r": 16,
     "lora.alpha": 16.0,
-    "lora.rslora": "off",
+    "lora.use_rslora": False,
     "lora.rank_pattern": {},
     "lora.alpha_pattern": {},
-    "lora.init": "random",
+    "lora.init_weights": "random",
     "lora.dropout": 0.0,
-    "lora.targets": "attention",
-    "lora.layers": "all",
-    "queries": 4,
+    "lora.target_modules": "attention",
+    "lora.layers_to_transform": "all",
+    "num_queries": 4,
     "eps": 1e-2,
     "labels": None,
-    "split": "whole",
+    "granularity": "model",
     "optimizer": "sgd",
     "beta1": 0.9,
     "beta2": 0.99,
     "horizon": 10,
-    "accumulate": 1,
-    "cache_prefix_mb": 0,
-    "lr": 2e-3,
-    "lr_schedule": "constant",
-    "warmup": 0,
+    "gradient_accumulation_steps": 1,
+    "hidden_state_cache_mb": 0,
+    "learning_rate": 2e-3,
+    "lr_scheduler_type": "constant",
+    "warmup_steps": 0,
     "loss": "full",
     "dpo.beta": 0.1,
     "orpo.beta": 0.1,
     "choices": "sum",
-    "pack": "off",
+    "pack": False,
     "seed": 0,
-    "generate": "on",
+    "generate": True,
     "generate.context": 1024,
     "generate.activations": "fp32",
 }
@@ -60,19 +60,19 @@ FIRST_ORDER = {
     **{
         key: value
         for key, value in ZEROTH_ORDER.items()
-        if key not in ("queries", "eps", "labels", "split", "beta1", "beta2", "horizon")
+        if key not in ("num_queries", "eps", "labels", "granularity", "beta1", "beta2", "horizon")
     },
-    "seq_len": 256,
-    "batch": 1,
+    "max_length": 256,
+    "batch_size": 1,
     "activations": "fp32",
     "optimizer": "adamw",
     "momentum": 0.0,
     "weight_decay": 0.0,
-    "clip": 1.0,
+    "max_grad_norm": 1.0,
     "checkpoint_every": 1,
-    "keep_mb": 0,
-    "lr": 1e-3,
-    "lr_schedule": "linear",
+    "activation_cache_mb": 0,
+    "learning_rate": 1e-3,
+    "lr_scheduler_type": "linear",
 }
 
 
@@ -88,11 +88,11 @@ def test_defaults_are_the_documented_ones(method: str | None, defaults: dict[str
     ("method", "settings", "rates"),
     [
         ("mezo", {"train": "full"}, (1e-3, 2e-5)),
-        ("mezo", {"train": "full", "lr": 1e-3, "eps": 1e-2}, (1e-2, 1e-3)),
+        ("mezo", {"train": "full", "learning_rate": 1e-3, "eps": 1e-2}, (1e-2, 1e-3)),
         ("spzo", {}, (1e-2, 1e-3)),
         ("spzo", {"train": "full"}, (1e-3, 1e-5)),
         ("fzoo", {}, (1e-2, 5e-3)),
-        ("fzoo", {"split": "layers"}, (1e-3, 5e-3)),
+        ("fzoo", {"granularity": "layer"}, (1e-3, 5e-3)),
         ("senszoq", {"mask": "mask"}, (1e-3, 1e-4)),
     ],
 )
@@ -101,14 +101,14 @@ def test_rates_follow_what_is_trained(
 ) -> None:
     """docs/recipes.md has the measurements."""
     config: Any = parse(methods.get(method).config, settings)
-    assert (config.eps, config.lr) == rates
+    assert (config.eps, config.learning_rate) == rates
 
 
 def test_programs_of_layers_compute_in_fp32_where_nothing_is_said() -> None:
     for settings in ({"weights": "int8"}, {"weights": "int4"}):
-        chosen = plan("prge", "android-cpu", {"split": "layers", **settings}).config
+        chosen = plan("prge", "android-cpu", {"granularity": "layer", **settings}).config
         assert chosen.activations == "fp32"
-    chosen = plan("prge", "android-cpu", {"split": "layers", "activations": "int8"}).config
+    chosen = plan("prge", "android-cpu", {"granularity": "layer", "activations": "int8"}).config
     assert chosen.activations == "int8"
     with pytest.raises(ConfigError, match="no gradient goes through inputs that are rounded"):
         plan("mebp", "android-cpu", {"activations": "int8"})
@@ -124,8 +124,8 @@ def test_weights_that_are_trained(method: str) -> None:
 
 
 def test_weights_that_are_trained_lie_outside_of_programs() -> None:
-    with pytest.raises(ConfigError, match=r"train=full, split=whole.* Leave split out"):
-        plan("mezo", "host", {"train": "full", "split": "whole"})
+    with pytest.raises(ConfigError, match=r"train=full, granularity=model.* Leave granularity out"):
+        plan("mezo", "host", {"train": "full", "granularity": "model"})
 
 
 def test_fp32_weights_alone_mean_fp32_activations() -> None:
@@ -133,26 +133,34 @@ def test_fp32_weights_alone_mean_fp32_activations() -> None:
 
 
 def test_values_keep_their_types() -> None:
-    config = parse(PrgeConfig, {"lora.rank": "8", "lr": "1e-4", "seed": str(2**64 - 1), "batch": 2})
-    assert (config.lora_rank, config.lr, config.seed, config.batch) == (8, 1e-4, 2**64 - 1, 2)
+    config = parse(
+        PrgeConfig,
+        {"lora.r": "8", "learning_rate": "1e-4", "seed": str(2**64 - 1), "batch_size": 2},
+    )
+    assert (config.lora_r, config.learning_rate, config.seed, config.batch_size) == (
+        8,
+        1e-4,
+        2**64 - 1,
+        2,
+    )
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"lora.rnk": "8"}, "Did you mean 'lora.rank'"),
-        ({"lora.rank": "0"}, "a whole number of at least 1"),
-        ({"queries": "0"}, "a whole number of at least 1"),
-        ({"queries": "2.5"}, "a whole number of at least 1"),
-        ({"queries": "many"}, "a whole number of at least 1"),
+        ({"lora.rnk": "8"}, "Did you mean 'lora.r'"),
+        ({"lora.r": "0"}, "a whole number of at least 1"),
+        ({"num_queries": "0"}, "a whole number of at least 1"),
+        ({"num_queries": "2.5"}, "a whole number of at least 1"),
+        ({"num_queries": "many"}, "a whole number of at least 1"),
         ({"eps": "0"}, "a number above 0"),
         ({"eps": "nan"}, "a number above 0"),
-        ({"lr": "inf"}, "a number above 0"),
+        ({"learning_rate": "inf"}, "a number above 0"),
         ({"seed": "-1"}, "a whole number of at least 0"),
         ({"seed": str(2**64)}, "a whole number of at least 0"),
-        ({"seq_len": "1"}, "a whole number of at least 2"),
+        ({"max_length": "1"}, "a whole number of at least 2"),
         ({"weights": "int5"}, "Did you mean 'int"),
-        ({"batch": True}, "a whole number of at least 1"),
+        ({"batch_size": True}, "a whole number of at least 1"),
         ({"lora.rank_pattern": "q_proj"}, "numbers by name"),
         ({"lora.rank_pattern": "{q_proj:8}"}, "a whole number of at least 1"),
         ({"lora.rank_pattern": "{1: 8}"}, "numbers by name"),
@@ -187,9 +195,9 @@ def test_all_problems_are_reported_together() -> None:
 
 
 def test_what_is_compiled_in_cannot_change_at_run_time() -> None:
-    assert parse(PrgeConfig, {"lr": "0.1"}, runtime_only=True).lr == 0.1
-    with pytest.raises(ConfigError, match=r"Compile again with --set lora\.rank=8"):
-        parse(PrgeConfig, {"lora.rank": "8"}, runtime_only=True)
+    assert parse(PrgeConfig, {"learning_rate": "0.1"}, runtime_only=True).learning_rate == 0.1
+    with pytest.raises(ConfigError, match=r"Compile again with --set lora\.r=8"):
+        parse(PrgeConfig, {"lora.r": "8"}, runtime_only=True)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +223,7 @@ def test_unknown_names_list_the_known_ones() -> None:
 def test_assignments() -> None:
     assert parse_assignments(["a=1", "b.c = x=y "]) == {"a": "1", "b.c": "x=y"}
     with pytest.raises(ConfigError, match="no key=value"):
-        parse_assignments(["lora.rank"])
+        parse_assignments(["lora.r"])
 
 
 @pytest.mark.parametrize(
@@ -232,32 +240,36 @@ def test_a_setting_has_one_name(method: str, key: str, value: str, fix: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("said", "weights", "eps", "lr"),
+    ("said", "weights", "eps", "learning_rate"),
     [
         ({}, "int8", 1.0, 1.0),
         ({"weights": "int4"}, "int4", 0.5, 3e-3),
         ({"perturbation_bits": "2"}, "int8", 0.5, 1.0),
         # Adapters are INT8 whatever the frozen weights are.
         ({"train": "lora"}, "int4", 1.0, 1000.0),
-        ({"train": "lora", "weights": "int8", "lr": "3"}, "int8", 1.0, 3.0),
+        ({"train": "lora", "weights": "int8", "learning_rate": "3"}, "int8", 1.0, 3.0),
     ],
 )
 def test_defaults_of_trained_integers_follow_their_grid(
-    said: dict[str, str], weights: str, eps: float, lr: float
+    said: dict[str, str], weights: str, eps: float, learning_rate: float
 ) -> None:
     config = parse(methods.get("quzo").config, said)
-    assert (config.weights, config.eps, config.lr) == (weights, eps, lr)
+    assert (config.weights, config.eps, config.learning_rate) == (weights, eps, learning_rate)
 
 
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
-        ("mebp", {"lora.layers": "all"}),
-        ("prge", {"lora.layers": "last:2", "split": "whole"}),
+        ("mebp", {"lora.layers_to_transform": "all"}),
+        ("prge", {"lora.layers_to_transform": "last:2", "granularity": "model"}),
         ("senszoq", {"mask": "mask"}),
     ],
 )
 def test_a_cache_of_rows_needs_frozen_layers(method: str, settings: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="no program of a layer lies below"):
-        plan(method, "android-cpu", {**settings, "cache_prefix_mb": "100"})
-    plan("mebp", "android-cpu", {"lora.layers": "last:2", "cache_prefix_mb": "100"})
+        plan(method, "android-cpu", {**settings, "hidden_state_cache_mb": "100"})
+    plan(
+        "mebp",
+        "android-cpu",
+        {"lora.layers_to_transform": "last:2", "hidden_state_cache_mb": "100"},
+    )

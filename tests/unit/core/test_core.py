@@ -40,8 +40,8 @@ def test_every_error_is_of_the_family_and_has_an_exit_code_that_is_not_zero() ->
 
 
 def test_nearest_names_what_was_meant_and_nothing_else() -> None:
-    assert nearest("lora.rnak", ["lora.rank", "lora.alpha"]) == " Did you mean 'lora.rank'?"
-    assert nearest("zzz", ["lora.rank"]) == ""
+    assert nearest("lora.rnak", ["lora.r", "lora.alpha"]) == " Did you mean 'lora.r'?"
+    assert nearest("zzz", ["lora.r"]) == ""
 
 
 def test_first_line_of_an_error_without_a_message_is_its_type() -> None:

@@ -182,12 +182,14 @@ def test_drawing_is_one_word_a_pair(eps, bits):
 LIMITS = {4: (-8, 7), 8: (-127, 127)}
 
 
-def updated(integers, bits, table, gradients, lr, eps, seed=3, step=6, second=True, summed=False):
+def updated(
+    integers, bits, table, gradients, learning_rate, eps, seed=3, step=6, second=True, summed=False
+):
     return grid.update_codes(
         integers,
         *LIMITS[bits],
         gradients=gradients,
-        lr=lr,
+        learning_rate=learning_rate,
         eps=eps,
         table=table,
         seed=seed,
@@ -198,7 +200,9 @@ def updated(integers, bits, table, gradients, lr, eps, seed=3, step=6, second=Tr
     )
 
 
-def updated_one(value, element, bits, table, gradients, lr, eps, seed, step, second, summed):
+def updated_one(
+    value, element, bits, table, gradients, learning_rate, eps, seed, step, second, summed
+):
     """As docs/integers.md states it."""
     f32, total, sum_of_all = np.float32, 0, np.float32(0)
 
@@ -208,7 +212,7 @@ def updated_one(value, element, bits, table, gradients, lr, eps, seed, step, sec
         return math.floor(v) + (r < int((v - math.floor(v)) * 2**32))
 
     for query, gradient in enumerate(gradients):
-        c = f32(f32(f32(lr) / f32(len(gradients))) * f32(gradient)) / f32(eps)
+        c = f32(f32(f32(learning_rate) / f32(len(gradients))) * f32(gradient)) / f32(eps)
         word = int(rng.words(seed, 5, query, step, 1, start=element)[0])
         level = drawn_one(table, word)[second]
         move = f32(c) * f32(level)
@@ -223,17 +227,21 @@ def updated_one(value, element, bits, table, gradients, lr, eps, seed, step, sec
 @pytest.mark.parametrize("summed", [False, True])
 @pytest.mark.parametrize("second", [False, True])
 @pytest.mark.parametrize(
-    ("bits", "gradients", "lr"),
+    ("bits", "gradients", "learning_rate"),
     [(4, [0.7], 0.05), (4, [-3.0, 0.0, 1.5], 0.2), (8, [40.0, -9.0], 1.5), (8, [1e30], 1.0)],
 )
-def test_updates_are_those_of_single_numbers(bits, gradients, lr, second, summed):
+def test_updates_are_those_of_single_numbers(bits, gradients, learning_rate, second, summed):
     table = grid.pair_table(1.0, 4)
     low, high = LIMITS[bits]
     integers = np.random.default_rng(1).integers(low, high + 1, (12, 32)).astype(np.int8)
-    got = updated(integers, bits, table, gradients, lr, 1.0, second=second, summed=summed)
+    got = updated(
+        integers, bits, table, gradients, learning_rate, 1.0, second=second, summed=summed
+    )
     assert got.dtype == np.int8 and got.shape == integers.shape
     expected = [
-        updated_one(int(value), element, bits, table, gradients, lr, 1.0, 3, 6, second, summed)
+        updated_one(
+            int(value), element, bits, table, gradients, learning_rate, 1.0, 3, 6, second, summed
+        )
         for element, value in enumerate(integers.reshape(-1))
     ]
     assert got.reshape(-1).tolist() == expected
@@ -339,13 +347,15 @@ def test_golden_draws(item):
     assert np.array_equal(got[0], first) and np.array_equal(got[1], second)
 
 
-@pytest.mark.parametrize("item", GOLDEN["updates"], ids=lambda item: f"{item['bits']}-{item['lr']}")
+@pytest.mark.parametrize(
+    "item", GOLDEN["updates"], ids=lambda item: f"{item['bits']}-{item['learning_rate']}"
+)
 def test_golden_updates(item):
     got = grid.update_codes(
         numbers(item["integers"]),
         *LIMITS[item["bits"]],
         gradients=[float_of(text) for text in item["gradients"]],
-        lr=float_of(item["lr"]),
+        learning_rate=float_of(item["learning_rate"]),
         eps=float_of(item["eps"]),
         table=TABLES[item["table"]],
         seed=int(item["seed"], 16),

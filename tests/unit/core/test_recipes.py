@@ -21,8 +21,8 @@ NAMES = list(known())
 
 def test_a_file(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text("lora.rank: 8\nweights: fp32\n")
-    assert read_recipe(recipe).settings == {"lora.rank": 8, "weights": "fp32"}
+    recipe.write_text("lora.r: 8\nweights: fp32\n")
+    assert read_recipe(recipe).settings == {"lora.r": 8, "weights": "fp32"}
     assert read_recipe(recipe).method is None
     for content in ("- a\n- b\n", "a: [1\n", "1: 2\n", "method: 3\n"):
         recipe.write_text(content)
@@ -37,13 +37,13 @@ def test_a_name_and_a_file_of_that_name(tmp_path: Path, monkeypatch: pytest.Monk
     assert read_recipe("any-prge").method == "prge"
     with pytest.raises(ConfigError, match=r"found no such file or name.*Did you mean 'any-prge'"):
         read_recipe("any-prgee")
-    (tmp_path / "any-prge").write_text("seq_len: 3\n")
-    assert read_recipe("any-prge").settings == {"seq_len": 3}
+    (tmp_path / "any-prge").write_text("max_length: 3\n")
+    assert read_recipe("any-prge").settings == {"max_length": 3}
 
 
 def test_the_method_of_a_recipe_is_the_default_and_another_is_refused() -> None:
-    planned = with_recipe(None, "host", {"queries": 2}, "any-prge")
-    assert (planned.method.name, planned.config.queries) == ("prge", 2)
+    planned = with_recipe(None, "host", {"num_queries": 2}, "any-prge")
+    assert (planned.method.name, planned.config.num_queries) == ("prge", 2)
     assert with_recipe("prge", "host", {}, "any-prge").method.name == "prge"
     with pytest.raises(ConfigError, match="method 'mebp': found a recipe for prge"):
         with_recipe("mebp", "host", {}, "any-prge")
@@ -71,7 +71,7 @@ def test_every_method_has_one() -> None:
 def test_where_to_begin_is_the_default(name: str) -> None:
     """A recipe for any model has no rates of its own; it may choose the kind of programs."""
     recipe = read_recipe(f"any-{name}")
-    assert recipe.settings.keys() <= {"split"}
+    assert recipe.settings.keys() <= {"granularity"}
     kind = methods.get(name).config
     planned = with_recipe(None, "host", {"mask": "m"} if name == "senszoq" else {}, f"any-{name}")
     default: Any = parse(kind, {**recipe.settings, **({"mask": "m"} if name == "senszoq" else {})})

@@ -39,7 +39,7 @@ def bundle(tmp_path: Path) -> Path:
         tmp_path / "bundle",
         files,
         changes=changes,
-        write=lambda path: bundles.write_bundle(path, seq_len=24),
+        write=lambda path: bundles.write_bundle(path, max_length=24),
     )
 
 

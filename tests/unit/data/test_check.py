@@ -60,7 +60,7 @@ def test_what_a_file_holds(bundle: Path, tmp_path: Path, capfd: pytest.CaptureFi
         "examples": 6,
         "usable": True,
         "shapes": {"choices": 4, "text": 1, "completion": 1},
-        "seq_len": 24,
+        "max_length": 24,
         "labels": {"b": 3, "a": 2},
         "choices": {"2": 3, "3": 1},
         "right": {"0": 1, "1": 3},
@@ -84,7 +84,7 @@ def test_rows_of_packed_examples(
     data = write(tmp_path / "a.jsonl", *texts)
     found = check(capfd, 0, data, "--bundle", bundle, "--pack")
     assert (found["examples"], found["shortened"]) == (300, 0)
-    with read_examples(bundle, data, pack="on") as (dataset, counts):
+    with read_examples(bundle, data, pack=True) as (dataset, counts):
         assert found["rows"] == len(dataset) == counts["examples"]
     assert found["rows"] != found["examples"]
     write(data, {"text": 7}, *texts, {"label": 1})

@@ -13,8 +13,8 @@ from zoexport.core.errors import ConfigError, DataError
 from zoexport.data.examples import IGNORED, Candidate, Example
 
 
-def _examples(tokenizer: Any, line: dict[str, Any], seq_len: int = 1000) -> tuple[Example, bool]:
-    found = read_line(tokenizer, line, seq_len)
+def _examples(tokenizer: Any, line: dict[str, Any], max_length: int = 1000) -> tuple[Example, bool]:
+    found = read_line(tokenizer, line, max_length)
     return _example(found), found["shortened"]
 
 
@@ -47,10 +47,10 @@ def test_text_labels_every_token_but_the_first() -> None:
 def test_text_is_cut_at_its_end() -> None:
     tokenizer = tiny_tokenizer()
     tokens = tokenizer("It was great")["input_ids"]
-    example, shortened = _examples(tokenizer, {"text": "It was great"}, seq_len=4)
+    example, shortened = _examples(tokenizer, {"text": "It was great"}, max_length=4)
     assert example.candidates == [Candidate(tokens[:4], [*tokens[1:4], IGNORED])]
     assert shortened
-    assert not _examples(tokenizer, {"text": "It was great"}, seq_len=len(tokens))[1]
+    assert not _examples(tokenizer, {"text": "It was great"}, max_length=len(tokens))[1]
 
 
 @pytest.mark.parametrize("bos", [False, True])
@@ -72,7 +72,7 @@ def test_prompt_loses_its_start() -> None:
     prompt = tokenizer("It was a long day")["input_ids"]
     completion = tokenizer(" great", add_special_tokens=False)["input_ids"]
     line = {"prompt": "It was a long day", "completion": " great"}
-    example, shortened = _examples(tokenizer, line, seq_len=len(completion) + 3)
+    example, shortened = _examples(tokenizer, line, max_length=len(completion) + 3)
     assert example.candidates[0].tokens == prompt[-3:] + completion
     assert _labels(example.candidates[0]) == completion
     assert shortened
@@ -82,7 +82,7 @@ def test_completion_longer_than_the_sequence_is_cut_at_its_end() -> None:
     tokenizer = tiny_tokenizer()
     completion = tokenizer(" a very long completion", add_special_tokens=False)["input_ids"]
     line = {"prompt": "It was", "completion": " a very long completion"}
-    example, shortened = _examples(tokenizer, line, seq_len=5)
+    example, shortened = _examples(tokenizer, line, max_length=5)
     # No prompt token is left to predict the completion's first token from.
     assert example.candidates == [Candidate(completion[:5], [*completion[1:5], IGNORED])]
     assert shortened
@@ -94,7 +94,7 @@ def test_choices_keep_the_same_prompt() -> None:
     line = {"prompt": "The film is warm. It was", "completion": choices[0], "choices": choices}
     lengths = [len(tokenizer(c, add_special_tokens=False)["input_ids"]) for c in choices]
     assert lengths[0] < lengths[1]
-    example, shortened = _examples(tokenizer, line, seq_len=lengths[1] + 4)
+    example, shortened = _examples(tokenizer, line, max_length=lengths[1] + 4)
     first, second = example.candidates
     assert first.tokens[:4] == second.tokens[:4] == tokenizer(line["prompt"])["input_ids"][-4:]
     assert [len(_labels(c)) for c in example.candidates] == lengths
@@ -127,7 +127,7 @@ def test_messages_label_the_last_turn() -> None:
 def test_messages_lose_their_start() -> None:
     tokenizer = tiny_tokenizer()
     whole, _ = _examples(tokenizer, {"messages": _CHAT})
-    example, shortened = _examples(tokenizer, {"messages": _CHAT}, seq_len=20)
+    example, shortened = _examples(tokenizer, {"messages": _CHAT}, max_length=20)
     assert example.candidates[0].tokens == whole.candidates[0].tokens[-20:]
     assert shortened
 
@@ -230,7 +230,7 @@ def test_tokens_beyond_the_vocabulary_are_refused() -> None:
 
 
 def test_a_row_has_two_tokens_at_least() -> None:
-    with pytest.raises(ConfigError, match="seq_len"):
+    with pytest.raises(ConfigError, match="max_length"):
         _examples(tiny_tokenizer(), {"text": "It was great"}, 1)
 
 

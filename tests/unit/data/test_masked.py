@@ -15,9 +15,9 @@ PROMPT = "The film is warm. It was <mask>. Nobody should miss it"
 
 
 def examples(
-    line: dict[str, Any], seq_len: int = 1000, tokenizer: Any = None
+    line: dict[str, Any], max_length: int = 1000, tokenizer: Any = None
 ) -> tuple[list[Candidate], int, bool]:
-    found = read_line(tokenizer or masking_tokenizer(), line, seq_len, masked=True)
+    found = read_line(tokenizer or masking_tokenizer(), line, max_length, masked=True)
     candidates = [Candidate(**candidate) for candidate in found["candidates"]]
     return candidates, found["target"], found["shortened"]
 

@@ -173,7 +173,7 @@ def test_a_published_layout(tmp_path: Path, case: int, ending: str) -> None:
     read: list[dict[str, Any]] = []
     with Tokenizer.parse(
         theirs.backend_tokenizer.to_str(),
-        seq_len=64,
+        max_length=64,
         vocab_size=100_000,
         text={"end_tokens": [], "chat": form.as_dict()},
     ) as tokenizer:

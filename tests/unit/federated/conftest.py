@@ -11,7 +11,7 @@ from tests.support.compiled import Compiler
 
 @pytest.fixture(scope="session")
 def mezo(compiler: Compiler) -> Path:
-    return compiler.bundle("llama", "mezo", queries=2)
+    return compiler.bundle("llama", "mezo", num_queries=2)
 
 
 @pytest.fixture(scope="session")

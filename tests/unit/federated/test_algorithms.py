@@ -28,7 +28,7 @@ def trained(bundle: Path, model: models.Model, seed: int, client: int, **run: An
     """A client's model after three steps, by a session that the federation has no part in."""
     with Session.open(bundle) as session:
         models.write(session, model)
-        session.configure(seed=seed, batch=2, **run)
+        session.configure(seed=seed, batch_size=2, **run)
         session.train(examples(client), 3)
         return models.read(session, models.trained_slots(session))
 
@@ -75,7 +75,7 @@ def test_decomfl_averages_the_scalars_of_one_seed(mezo: Path, tmp_path: Path) ->
         session.configure(seed=seed)
         losses = np.mean([one.losses.astype(np.float64) for one in found], axis=0)
         averaged = Trajectory(losses.astype(np.float32), gradients.astype(np.float32))
-        session.follow(averaged.records(terms.lr, terms.eps))
+        session.follow(averaged.records(terms.learning_rate, terms.eps))
         expected = models.digest(models.read(session, models.trained_slots(session)))
     (kept,) = (tmp_path / "server" / "models").glob("model-1.safetensors")
     assert models.digest(models.unpack(kept.read_bytes(), models.sizes_of(start), "")) == expected
@@ -87,14 +87,19 @@ def test_decomfl_averages_the_scalars_of_one_seed(mezo: Path, tmp_path: Path) ->
 
 
 def test_fedavg_trains_by_gradients(mebp: Path, tmp_path: Path) -> None:
-    terms = terms_of(mebp, "fedavg", scalars=0, lr=0.01)
+    terms = terms_of(mebp, "fedavg", scalars=0, learning_rate=0.01)
     network = Network(clients_of(mebp, tmp_path, 2))
     with federation(tmp_path, mebp, terms, network, sample=2) as server:
         start = dict(server.model)
         server.run(1)
         models_of = [
             trained(
-                mebp, start, terms.client_seed(0, client), client, lr=0.01, lr_schedule="constant"
+                mebp,
+                start,
+                terms.client_seed(0, client),
+                client,
+                learning_rate=0.01,
+                lr_scheduler_type="constant",
             )
             for client in range(2)
         ]
@@ -198,25 +203,30 @@ def test_a_round_costs_what_it_asks_and_not_what_is_registered(
 
 def test_settings_become_terms(mezo: Path, mebp: Path, compiler: Compiler) -> None:
     manifest = read_manifest(mezo)
-    terms = checked_terms(mezo, manifest, "fedzo", 4, {"lr": "0.25", "seed": "9"})
-    assert (terms.lr, terms.seed, terms.difference, terms.scalars) == (0.25, 9, "forward", 2)
+    terms = checked_terms(mezo, manifest, "fedzo", 4, {"learning_rate": "0.25", "seed": "9"})
+    assert (terms.learning_rate, terms.seed, terms.difference, terms.scalars) == (
+        0.25,
+        9,
+        "forward",
+        2,
+    )
     central = checked_terms(mezo, manifest, "decomfl", 4, {"difference": "central"})
     assert central.difference == "central"
     assert checked_terms(mezo, manifest, None, 4, {}).difference == "central"
     assert checked_terms(mebp, read_manifest(mebp), None, 4, {}).algorithm == "fedavg"
     with pytest.raises(ConfigError, match="constant: a round's steps have one rate"):
-        checked_terms(mezo, manifest, None, 4, {"lr_schedule": "linear"})
+        checked_terms(mezo, manifest, None, 4, {"lr_scheduler_type": "linear"})
     with pytest.raises(ConfigError, match="one rate"):
-        checked_terms(mezo, manifest, None, 4, {"warmup": "3"})
-    packs = {**manifest, "settings": {**manifest["settings"], "pack": "on"}}
-    for given, settings in ((manifest, {"pack": "on"}), (packs, {})):
-        with pytest.raises(ConfigError, match="setting 'pack': found on; expected off"):
+        checked_terms(mezo, manifest, None, 4, {"warmup_steps": "3"})
+    packs = {**manifest, "settings": {**manifest["settings"], "pack": True}}
+    for given, settings in ((manifest, {"pack": True}), (packs, {})):
+        with pytest.raises(ConfigError, match="setting 'pack': found true; expected false"):
             checked_terms(mezo, given, None, 4, settings)
-    assert checked_terms(mezo, packs, None, 4, {"pack": "off"}).loss == "full"
+    assert checked_terms(mezo, packs, None, 4, {"pack": False}).loss == "full"
     for key in ("choices", "dpo.beta", "orpo.beta"):
         with pytest.raises(ConfigError, match="the bundle's own, which every client has"):
             checked_terms(mezo, manifest, None, 4, {key: "mean" if key == "choices" else "0.5"})
-    prge = compiler.bundle("llama", "prge", queries=2)
+    prge = compiler.bundle("llama", "prge", num_queries=2)
     with pytest.raises(ConfigError, match="no forward differences"):
         checked_terms(prge, read_manifest(prge), "decomfl", 4, {})
     with pytest.raises(ConfigError, match="a bundle of a first-order method"):

@@ -139,7 +139,7 @@ def test_a_client_that_is_asked_again_draws_no_second_noise(
     other = Client(mezo, examples, tmp_path / "other", privacy=PRIVACY)
 
     def diverging(*_: Any) -> Any:
-        raise DivergedError("step 1", found="a loss", expected="less", fix="Lower lr.")
+        raise DivergedError("step 1", found="a loss", expected="less", fix="Lower learning_rate.")
 
     monkeypatch.setattr(other, "_stepped", diverging)
     reply = Reply.unpack(other.handle(request))

@@ -27,7 +27,7 @@ from zoexport.session import Session, no_programs
 
 @pytest.fixture(scope="module")
 def bundle(compiler: Compiler) -> Path:
-    return compiler.bundle("llama", "prge", queries=2)
+    return compiler.bundle("llama", "prge", num_queries=2)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def rounds_of(folder: Path) -> list[dict[str, object]]:
 @pytest.mark.parametrize(
     ("method", "settings", "count", "rounds"),
     [
-        pytest.param("prge", {"queries": 2}, 20, 10, marks=pytest.mark.slow),
+        pytest.param("prge", {"num_queries": 2}, 20, 10, marks=pytest.mark.slow),
         pytest.param(
             "spzo",
             {"split": "layer:1", "perturbations": "2,2"},
@@ -58,7 +58,7 @@ def rounds_of(folder: Path) -> list[dict[str, object]]:
             10,
             marks=pytest.mark.slow,
         ),
-        ("prge", {"queries": 2}, 4, 3),
+        ("prge", {"num_queries": 2}, 4, 3),
         ("spzo", {"split": "layer:1", "perturbations": "2,2"}, 4, 3),
         ("spzo", {"split": "head", "perturbations": "1,4", "train": "full"}, 4, 3),
         ("senszoq", {}, 4, 3),
@@ -124,7 +124,7 @@ def test_the_average_is_the_mean_of_models(bundle: Path, tmp_path: Path) -> None
     trained = []
     for client in range(3):
         with Session.open(bundle) as session:
-            session.configure(seed=terms.client_seed(0, client), batch=2)
+            session.configure(seed=terms.client_seed(0, client), batch_size=2)
             session.train(examples(client), 3)
             trained.append(
                 {name: np.frombuffer(session.read_slot(name), np.float32) for name in start}
@@ -261,9 +261,9 @@ def test_other_settings_are_another_federation(bundle: Path, tmp_path: Path) -> 
     network = Network(clients_of(bundle, tmp_path, 1))
     with federation(tmp_path, bundle, terms_of(bundle), network, sample=1) as server:
         server.run(1)
-    other = terms_of(bundle, lr=0.25, steps=9)
+    other = terms_of(bundle, learning_rate=0.25, steps=9)
     with (
-        pytest.raises(StateError, match=r"lr=.*steps|steps=.*lr"),
+        pytest.raises(StateError, match=r"learning_rate=.*steps|steps=.*learning_rate"),
         federation(tmp_path, bundle, other, network, sample=1),
     ):
         pass

@@ -85,7 +85,7 @@ def test_rotary_by_length_is_that_of_short_rows(kind: str) -> None:
         # Leaves the frequencies of long rows in the model.
         model(input_ids=fixed_tokens(2, 60), use_cache=False)
     for length in (37, 24):
-        graph = capture(model, length, seq_len=24)
+        graph = capture(model, length, max_length=24)
         tokens = torch.zeros(2, length, dtype=torch.int64)
         tokens[:, :24] = x
         found = interpret(graph, "forward", {"tokens": tokens})["logits"][:, :24]
@@ -99,9 +99,9 @@ def test_rotary_by_length_is_that_of_short_rows(kind: str) -> None:
 def test_rows_with_the_long_factors_are_refused(kind: str) -> None:
     model = from_config(_by_length(kind))
     assert (position_limit(model), capture_limit(model)) == (ORIGINAL, 128)
-    assert capture(model, 37, seq_len=ORIGINAL).seq_len == ORIGINAL
+    assert capture(model, 37, max_length=ORIGINAL).max_length == ORIGINAL
     with pytest.raises(ModelError, match=r"found 33; expected at most 32 tokens.*longrope"):
-        capture(model, 37, seq_len=ORIGINAL + 1)
+        capture(model, 37, max_length=ORIGINAL + 1)
 
 
 def test_a_sequence_longer_than_the_positions_is_refused() -> None:

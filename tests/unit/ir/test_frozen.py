@@ -126,7 +126,7 @@ def test_packed_in_pieces_as_at_once(made: Any, weights: str, piece: int, tmp_pa
 def test_weights_with_values_are_written_by_name(tmp_path: Path) -> None:
     values = {"a": torch.arange(6.0).view(2, 3), "b": torch.arange(3), "c": torch.zeros(2)}
     values["number"] = torch.tensor(2.0)
-    graph = TrainingGraph({}, values, [], {}, seq_len=8, length=8, rows=1)
+    graph = TrainingGraph({}, values, [], {}, max_length=8, length=8, rows=1)
     found = written(graph, None, tmp_path, ["b", "number", "a"])
     assert found.keys() == {"a", "b", "number"}
     assert all(torch.equal(found[name], values[name]) for name in found)

@@ -35,7 +35,7 @@ from zoexport.targets.executorch.xnnpack.open_sizes import cut_constants, has_op
 
 
 @pytest.mark.parametrize(
-    ("seq_len", "sizes", "limit", "expected"),
+    ("max_length", "sizes", "limit", "expected"),
     [
         (32, [64, 128, 3], None, 37),
         (37, [64, 128], None, 37),
@@ -47,13 +47,13 @@ from zoexport.targets.executorch.xnnpack.open_sizes import cut_constants, has_op
     ],
 )
 def test_the_marker_divides_no_other_size(
-    seq_len: int, sizes: list[int], limit: int | None, expected: int | None
+    max_length: int, sizes: list[int], limit: int | None, expected: int | None
 ) -> None:
-    assert marker_prime(seq_len, sizes, limit) == expected
+    assert marker_prime(max_length, sizes, limit) == expected
 
 
 @pytest.mark.parametrize(
-    ("seq_len", "expected"),
+    ("max_length", "expected"),
     [
         (8, [8]),
         (32, [32]),
@@ -63,12 +63,12 @@ def test_the_marker_divides_no_other_size(
         (256, [32, 48, 64, 96, 128, 192, 256]),
     ],
 )
-def test_lengths_of_programs(seq_len: int, expected: list[int]) -> None:
-    assert row_lengths(seq_len) == expected
+def test_lengths_of_programs(max_length: int, expected: list[int]) -> None:
+    assert row_lengths(max_length) == expected
 
 
 @pytest.mark.parametrize(
-    ("seq_len", "expected"),
+    ("max_length", "expected"),
     [
         (8, [8]),
         (16, [16]),
@@ -79,8 +79,8 @@ def test_lengths_of_programs(seq_len: int, expected: list[int]) -> None:
         (256, [*range(16, 64, 4), *range(64, 128, 8), *range(128, 256, 16), 256]),
     ],
 )
-def test_close_lengths_of_programs(seq_len: int, expected: list[int]) -> None:
-    assert row_lengths(seq_len, close=True) == expected
+def test_close_lengths_of_programs(max_length: int, expected: list[int]) -> None:
+    assert row_lengths(max_length, close=True) == expected
 
 
 def test_close_lengths_pad_a_row_by_an_eighth_or_three_tokens_at_most() -> None:
@@ -209,7 +209,7 @@ def test_a_slice_of_rows_of_any_length_is_seen() -> None:
 
 def test_numbers_of_slots_are_no_sizes() -> None:
     """Slot 11 of a model captured at 11 tokens keeps its number, and so its noise, when rows get 8 tokens."""
-    graph, *_ = build("llama", "prge", seq_len="8", **{"lora.targets": "all-linear"})
+    graph, *_ = build("llama", "prge", max_length="8", **{"lora.target_modules": "all-linear"})
     program = graph.programs["train"]
     assert graph.length == 11
 

@@ -18,22 +18,26 @@ def one(value, dtype=torch.int64):
 @pytest.fixture(scope="module")
 def update():
     return lower(
-        lambda m, g, lr, seed, step: ZO.zo_update(m, g, lr, seed, step, 17),
+        lambda m, g, learning_rate, seed, step: ZO.zo_update(m, g, learning_rate, seed, step, 17),
         (values(7, 51), values(3), one(1e-2, F32), one(5), one(4)),
     )
 
 
 def test_update_along_signs_has_the_same_bits_and_is_the_documented_sum():
     method = lower(
-        lambda m, g, lr, seed, step: ZO.zo_update_signs(m, g, lr, seed, step, 17),
+        lambda m, g, learning_rate, seed, step: ZO.zo_update_signs(
+            m, g, learning_rate, seed, step, 17
+        ),
         (values(7, 51), values(3), one(1e-2, F32), one(5), one(4)),
     )
-    master, g, lr = values(7, 51), values(3, seed=2), 0.05
-    arguments = (master, g, one(lr, F32), one(2**63 - 1), one(9))
+    master, g, learning_rate = values(7, 51), values(3, seed=2), 0.05
+    arguments = (master, g, one(learning_rate, F32), one(2**63 - 1), one(9))
     out = method.execute(arguments)[0]
     assert same(out, ZO.zo_update_signs(*arguments, 17))
     z = [torch.from_numpy(rng.signs(2**63 - 1, 17, j, 8, 357)).double() for j in range(3)]
-    expected = master.double().flatten() - lr / 3 * sum(float(g[j]) * z[j] for j in range(3))
+    expected = master.double().flatten() - learning_rate / 3 * sum(
+        float(g[j]) * z[j] for j in range(3)
+    )
     assert torch.allclose(out.double().flatten(), expected, rtol=0, atol=1e-6)
     # Nothing pending.
     arguments = (master, torch.zeros(3), one(float("nan"), F32), one(5), one(0))
@@ -49,10 +53,12 @@ def test_update_has_the_same_bits(update, seed, step):
 
 
 def test_update_is_the_documented_sum(update):
-    master, g, lr = values(7, 51), values(3, seed=2), 0.05
-    out = update.execute((master, g, one(lr, F32), one(2**63 - 1), one(9)))[0]
+    master, g, learning_rate = values(7, 51), values(3, seed=2), 0.05
+    out = update.execute((master, g, one(learning_rate, F32), one(2**63 - 1), one(9)))[0]
     z = [torch.from_numpy(rng.normals(2**63 - 1, 17, j, 8, 357)).double() for j in range(3)]
-    expected = master.double().flatten() - lr / 3 * sum(float(g[j]) * z[j] for j in range(3))
+    expected = master.double().flatten() - learning_rate / 3 * sum(
+        float(g[j]) * z[j] for j in range(3)
+    )
     assert torch.allclose(out.double().flatten(), expected, rtol=0, atol=1e-6)
 
 

@@ -94,7 +94,9 @@ def test_rows_of_one_axis():
 @pytest.fixture(scope="module")
 def update():
     return lower(
-        lambda m, g, lr, seed, step: ZO.zo_update_half(m, g, lr, seed, step, 17),
+        lambda m, g, learning_rate, seed, step: ZO.zo_update_half(
+            m, g, learning_rate, seed, step, 17
+        ),
         (values(357).half(), values(3), one(1e-2, F32), one(5), one(4)),
     )
 
@@ -127,11 +129,11 @@ def test_half_update_with_nothing_pending_is_a_copy(update):
 
 
 def test_half_update_refuses():
-    master, g, lr = values(8).half(), values(2), one(1e-2, F32)
+    master, g, learning_rate = values(8).half(), values(2), one(1e-2, F32)
     with pytest.raises(ValueError, match="master"):
-        ZO.zo_update_half(master.float(), g, lr, one(1), one(1), 17)
+        ZO.zo_update_half(master.float(), g, learning_rate, one(1), one(1), 17)
     with pytest.raises(ValueError, match="step"):
-        ZO.zo_update_half(master, g, lr, one(1), one(0), 17)
+        ZO.zo_update_half(master, g, learning_rate, one(1), one(0), 17)
 
 
 # --- what is refused ------------------------------------------------------------------------------

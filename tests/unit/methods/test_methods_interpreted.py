@@ -29,10 +29,10 @@ def build(
     model = tiny(name)
     linear_from_conv1d(model)
     values = {
-        "seq_len": str(SEQ),
-        "batch": str(ROWS),
-        "queries": str(QUERIES),
-        "lora.rank": "4",
+        "max_length": str(SEQ),
+        "batch_size": str(ROWS),
+        "num_queries": str(QUERIES),
+        "lora.r": "4",
         "lora.alpha": "8",
         **settings,
     }
@@ -130,7 +130,11 @@ def test_int8_activations_are_the_reference(name: str) -> None:
 
 def test_last_layers_alone_leave_the_first_ones_at_one_copy() -> None:
     graph, reference, inputs = build(
-        "llama", "prge", weights="fp32", activations="fp32", **{"lora.layers": "last:1"}
+        "llama",
+        "prge",
+        weights="fp32",
+        activations="fp32",
+        **{"lora.layers_to_transform": "last:1"},
     )
     assert all("layers.1." in name for name in reference.masters)
     rows = {

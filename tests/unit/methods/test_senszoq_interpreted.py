@@ -34,7 +34,12 @@ def build(
     model = tiny(name)
     linear_from_conv1d(model)
     original = copy.deepcopy(model)
-    values = {"seq_len": str(SEQ), "batch": str(BATCH), "queries": str(QUERIES), **settings}
+    values = {
+        "max_length": str(SEQ),
+        "batch_size": str(BATCH),
+        "num_queries": str(QUERIES),
+        **settings,
+    }
     planned = plan("senszoq", "host", values)
     weights = LoadedWeights(model)
     chosen = random_places(model, 0.01) if chosen is None else chosen

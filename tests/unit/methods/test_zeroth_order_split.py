@@ -1,4 +1,4 @@
-"""prge, mezo and fzoo with split=layers: the same stages without gradients, which say what the model says."""
+"""prge, mezo and fzoo with granularity=layer: the same stages without gradients, which say what the model says."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ PLANS = {
     "fzoo": StepPlan((ProbeLevel(0, 7, "forward"),), "stage", "rademacher", "deviation"),
 }
 SETTINGS = {
-    "split": "layers",
-    "seq_len": "32",
-    "batch": "2",
+    "granularity": "layer",
+    "max_length": "32",
+    "batch_size": "2",
     "weights": "fp32",
-    "lora.rank": "4",
+    "lora.r": "4",
     "lora.alpha": "8",
 }
 
@@ -57,6 +57,6 @@ def test_stages_are_the_model(method: str, name: str) -> None:
     given |= {local: graph.weights[name] for local, name in head.bind.items()}
     program = graph.programs["head"]
     logprobs, _ = program.module(*(given[value.name] for value in program.inputs))
-    config = MebpConfig(lora_rank=4, lora_alpha=8)
+    config = MebpConfig(lora_r=4, lora_alpha=8)
     expected, _ = by_autograd(FirstOrderReference(model, config, state(graph)), 32)
     torch.testing.assert_close(logprobs[:count], expected, rtol=1e-5, atol=1e-5)

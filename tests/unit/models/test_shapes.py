@@ -99,7 +99,7 @@ def test_a_plan_writes_no_weights(cache: Path) -> None:
         "shape:tiny",
         method="mebp",
         target="host",
-        settings={"seq_len": "16", "weights": "fp32"},
+        settings={"max_length": "16", "weights": "fp32"},
         recipe=None,
         progress=lambda *_: None,
     )

@@ -1,4 +1,4 @@
-"""The choice of adapted layers: lora.targets and lora.layers."""
+"""The choice of adapted layers: lora.target_modules and lora.layers_to_transform."""
 
 from __future__ import annotations
 

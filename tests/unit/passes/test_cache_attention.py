@@ -25,7 +25,7 @@ LENGTH = 101
 def decoding(model: nn.Module, lengths: list[int], context: int = LENGTH) -> TrainingGraph:
     """A model's programs that generate, without anything that is trained."""
     graph = capture(model, LENGTH)
-    config = MebpConfig(weights="fp32", lora_targets="all-linear")
+    config = MebpConfig(weights="fp32", lora_target_modules="all-linear")
     passes = decoding_passes(config, [], None, context=context, lengths=lengths)
     return run_passes(graph, passes, lambda *_: None)
 

@@ -166,7 +166,7 @@ def test_a_width_may_be_a_multiple_of_the_only_length() -> None:
     """As of RoBERTa-large: 1,024 of 512 positions, beyond which no length is free to mark sizes with."""
     model = from_config(tiny_config("gpt2", n_positions=HIDDEN // 2))
     linear_from_conv1d(model)
-    settings = {"seq_len": str(HIDDEN // 2), "batch": "2", "weights": "fp32"}
+    settings = {"max_length": str(HIDDEN // 2), "batch_size": "2", "weights": "fp32"}
     graph = training_graph(plan("mebp", "host", settings), model, lambda *_: None)
     head = graph.programs["head"]
     assert not graph.any_length and graph.label_rows == HIDDEN
@@ -198,7 +198,7 @@ class _TabledByRow(Layer):
 @pytest.mark.parametrize("rows", [1, 30])
 def test_a_table_with_a_part_for_every_row_has_enough(rows: int) -> None:
     """The rows that mark sizes are as many as run, or more: a table can be cut, but not continued."""
-    model, graph = small([_TabledByRow()], "choose_sizes", batch=rows)
+    model, graph = small([_TabledByRow()], "choose_sizes", batch_size=rows)
     layer = next(program for name, program in graph.programs.items() if name.startswith("layer"))
     assert any(value.role == "weight" and len(value.shape) == 3 for value in layer.inputs)
     tokens = torch.arange(rows * LENGTH).view(rows, LENGTH) % VOCAB

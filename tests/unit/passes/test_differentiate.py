@@ -96,7 +96,7 @@ def test_an_untrained_stage_above_a_trained_one_passes_gradients() -> None:
 
 
 def test_last_layers_of_a_model() -> None:
-    graph, _ = tiny_graph("llama", lora__layers="last:1")
+    graph, _ = tiny_graph("llama", lora__layers_to_transform="last:1")
     assert [stage.backward for stage in graph.stages] == [
         None,
         None,
@@ -182,7 +182,7 @@ def test_the_heads_gradient_is_that_of_weighted_log_probabilities() -> None:
 
 
 def test_stages_leave_out_what_lies_below() -> None:
-    graph, _ = tiny_graph("llama", lora__layers="last:1")
+    graph, _ = tiny_graph("llama", lora__layers_to_transform="last:1")
     _, gradients = Stages(graph, state(graph), 32).gradients(
         torch.arange(64).view(2, 32),
         torch.tensor([3]),

@@ -114,7 +114,7 @@ def test_a_window_that_no_row_reaches_is_none() -> None:
 
 def test_a_window_between_the_rows_and_the_captured_length_is_none() -> None:
     graph = passed("mistral", "split_layers", LENGTH, sliding_window=LENGTH - 2)
-    graph.seq_len = LENGTH - 3
+    graph.max_length = LENGTH - 3
     fuse_attention(graph)
     assert found(graph.programs["layer.0"]) == [(0.25, True, 0)]
 

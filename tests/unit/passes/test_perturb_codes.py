@@ -10,7 +10,12 @@ from zoexport.core.types import TrainingGraph
 
 def trained(layers: str) -> TrainingGraph:
     """The programs of a model of two equal layers."""
-    settings = {"seq_len": "8", "queries": "1", "weights": "int8", "lora.layers": layers}
+    settings = {
+        "max_length": "8",
+        "num_queries": "1",
+        "weights": "int8",
+        "lora.layers_to_transform": layers,
+    }
     return training_graph(plan("quzo", "host", settings), tiny("llama"), lambda *_: None)
 
 

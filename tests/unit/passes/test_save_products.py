@@ -108,7 +108,7 @@ def test_targets_without_the_feature_refuse() -> None:
     has = {name for name in targets.names() if Feature.SAVED_PRODUCTS in targets.get(name).has}
     assert has == {"android-cpu", "host"}
     with pytest.raises(ConfigError, match="ios-mlx has no programs that save"):
-        plan("mebp", "ios-mlx", {"keep_mb": "1"})
+        plan("mebp", "ios-mlx", {"activation_cache_mb": "1"})
 
 
 @pytest.mark.parametrize("target", ["android-cpu", "ios-mlx"])

@@ -34,7 +34,7 @@ def train(run: Run, *report_to: str, steps: int = 10, stop_at: int | None = None
         run.dataset(run.held_out) as test,
     ):
         session.attach(run.folder / "run")
-        watched.begin(session, {"queries": 4})
+        watched.begin(session, {"num_queries": 4})
 
         def step(now: Any) -> bool:
             watched.step(now)
@@ -79,7 +79,7 @@ def check(run: Run, found: list[dict[str, Any]]) -> None:
             if row["kind"] == "step":
                 record = session.record(row["step"] - 1)
                 assert row["loss"] == pytest.approx(record.loss, rel=1e-6)
-                assert row["lr"] == pytest.approx(record.lr, rel=1e-6)
+                assert row["learning_rate"] == pytest.approx(record.learning_rate, rel=1e-6)
 
 
 def test_lines_have_the_run_and_what_was_told(run: Run) -> None:
@@ -88,7 +88,7 @@ def test_lines_have_the_run_and_what_was_told(run: Run) -> None:
     head, found = reports.read(path) or ({}, [])
     check(run, found)
     assert head["method"] == run.method
-    assert head["settings"]["queries"] == 4 and head["settings"]["batch"] == 2
+    assert head["settings"]["num_queries"] == 4 and head["settings"]["batch_size"] == 2
     measured = [row for row in found if row["kind"] == "step"]
     assert [row["seconds"] for row in measured] == [round(now.seconds, 6) for now in told]
     assert all(row["anonymous_mb"] > 1 for row in measured)
@@ -125,7 +125,7 @@ def test_what_a_report_lacks_comes_from_the_state_and_what_the_state_lacks_goes(
     # Steps that the state has not, and one with another loss.
     text = path.read_text().splitlines()
     for step in (11, 12):
-        text.append(json.dumps({**found[-2], "kind": "step", "step": step, "lr": 1.0}))
+        text.append(json.dumps({**found[-2], "kind": "step", "step": step, "learning_rate": 1.0}))
     other = json.loads(text[3])
     assert other["kind"] == "step"
     text[3] = json.dumps({**other, "loss": other["loss"] + 1})

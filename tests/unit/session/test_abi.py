@@ -78,13 +78,16 @@ def test_options_that_are_not_json_are_refused(bundle: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"lr": 0}, "setting 'lr': found 0; expected a number above 0"),
-        ({"lr": 1e300}, "setting 'lr'"),
-        ({"batch": 1.5}, "setting 'batch': found 1.5; expected a whole number of at least 1"),
-        ({"batch": 2**32}, "setting 'batch'"),
+        ({"learning_rate": 0}, "setting 'learning_rate': found 0; expected a number above 0"),
+        ({"learning_rate": 1e300}, "setting 'learning_rate'"),
+        ({"batch_size": 1.5}, "setting 'batch_size': found 1.5; expected a whole number of at least 1"),
+        ({"batch_size": 2**32}, "setting 'batch_size'"),
         ({"loss": "dpa"}, "setting 'loss': found 'dpa'; expected full, choices, dpo or orpo"),
-        ({"lr_shedule": "linear"}, "no such setting.*Did you mean 'lr_schedule'"),
-        ({"seq_len": 9}, "setting 'seq_len': found a setting that is compiled into the bundle"),
+        ({"lr_sheduler_type": "linear"}, "no such setting.*Did you mean 'lr_scheduler_type'"),
+        (
+            {"max_length": 9},
+            "setting 'max_length': found a setting that is compiled into the bundle",
+        ),
     ],
 )
 def test_settings_are_checked_by_the_table(
@@ -93,9 +96,9 @@ def test_settings_are_checked_by_the_table(
     with open_session(bundle) as session:
         before = session.settings
         with pytest.raises(ConfigError, match=message):
-            session.configure(batch=2, **change) if "batch" not in change else session.configure(
-                **change
-            )
+            session.configure(
+                batch_size=2, **change
+            ) if "batch_size" not in change else session.configure(**change)
         assert session.settings == before
 
 

@@ -126,7 +126,7 @@ def test_a_snapshot_of_another_branch_is_passed_over(
     """Its steps, bundle and CRC are right; the log is that of another learning rate."""
     first, second = tmp_path / "first", tmp_path / "second"
     train(bundle, first, dataset, STEPS)
-    expected = train(bundle, second, dataset, STEPS, lr=0.25)
+    expected = train(bundle, second, dataset, STEPS, learning_rate=0.25)
     for snapshot in second.glob("snapshot-*"):
         snapshot.unlink()
     for snapshot in first.glob("snapshot-*"):

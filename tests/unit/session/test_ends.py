@@ -45,18 +45,18 @@ class Reader:
         return tokens
 
     def __call__(
-        self, line: dict[str, Any], seq_len: int = 90, *, loss: str = "full"
+        self, line: dict[str, Any], max_length: int = 90, *, loss: str = "full"
     ) -> list[tuple[list[int], int]]:
         """For each candidate its tokens and the place of its first label's token; labels must be the rest."""
         folder = self.folder / str(self.calls)
         self.calls += 1
-        made = bundle(folder, self.theirs, seq_len, end_tokens=self.ends)
+        made = bundle(folder, self.theirs, max_length, end_tokens=self.ends)
         path = write(folder, [line])
         with Dataset() as dataset, Tokenizer.open(made) as tokenizer:
             self.read = dataset.read(path, tokenizer, loss=loss)
             dataset.write(folder / "session.jsonl")
         if loss == "full":
-            same(folder, path, seq_len)  # as Python reads it
+            same(folder, path, max_length)  # as Python reads it
         (example,) = map(json.loads, (folder / "session.jsonl").read_text().splitlines())
         found = []
         for one in example["candidates"]:
@@ -155,8 +155,8 @@ def test_shortened_examples_are_counted_in_a_sentence(tmp_path: Path) -> None:
             longest = len(tokenizer.encode(lines[2]["text"])) + 1
         assert (read.examples, read.longest) == (kept, longest)
         assert read.note == (
-            f"{kept - 2} of {kept} examples {verb} longer than seq_len=24 and {verb} shortened. "
-            f"Compile with a larger seq_len: the longest of them has {longest} tokens."
+            f"{kept - 2} of {kept} examples {verb} longer than max_length=24 and {verb} shortened. "
+            f"Compile with a larger max_length: the longest of them has {longest} tokens."
         )
     with Dataset() as dataset, Tokenizer.open(made) as tokenizer:
         assert dataset.read(write(tmp_path, lines[:1]), tokenizer).note == ""

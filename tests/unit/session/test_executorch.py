@@ -31,7 +31,7 @@ def test_runs_the_programs(bundle: Path) -> None:
     results = []
     for engine in (None, LinearModel()):
         with make_dataset(examples) as dataset, Session.open(bundle, engine=engine) as session:
-            session.configure(lr=0.05)
+            session.configure(learning_rate=0.05)
             session.train(dataset, 6)
             results.append(
                 (
@@ -52,7 +52,14 @@ def test_the_runner_is_the_same_session(bundle: Path, tmp_path: Path) -> None:
     path = write_examples(tmp_path / "examples.jsonl", examples)
     state = tmp_path / "state"
     common = ["--bundle", bundle, "--examples", path, "--state", state, "--json"]
-    settings = ["--set", "lr=0.05", "--set", "loss=choices", "--set", "lr_schedule=cosine"]
+    settings = [
+        "--set",
+        "learning_rate=0.05",
+        "--set",
+        "loss=choices",
+        "--set",
+        "lr_scheduler_type=cosine",
+    ]
     trained = run("train", *common, *settings, "--seed", "9", "--steps", "3")
     assert set(trained) == {
         "steps", "losses", "step_seconds_median", "peak_rss_mb", "peak_anonymous_mb", "state",
@@ -62,7 +69,7 @@ def test_the_runner_is_the_same_session(bundle: Path, tmp_path: Path) -> None:
     run("train", *common, *settings, "--steps", "5")
     evaluated = run("eval", *common, "--set", "loss=choices")
     with make_dataset(examples) as dataset, Session.open(bundle) as session:
-        session.configure(lr=0.05, seed=9, loss="choices", lr_schedule="cosine")
+        session.configure(learning_rate=0.05, seed=9, loss="choices", lr_scheduler_type="cosine")
         session.train(dataset, 3)
         assert [session.record(i).loss for i in range(3)] == pytest.approx(trained["losses"])
         # The schedule of a longer run differs in its rates, so the rest is compared by the runner's own state.
@@ -112,11 +119,11 @@ TRAIN = ["train", "--bundle", "x", "--examples", "y", "--state", "z"]
         ([], "VERB"),
         (["fly"], "'fly'"),
         (
-            [*TRAIN, "--steps", "1", "--set", "lr=0"],
-            "setting 'lr': found 0; expected a number above",
+            [*TRAIN, "--steps", "1", "--set", "learning_rate=0"],
+            "setting 'learning_rate': found 0; expected a number above",
         ),
         ([*TRAIN, "--steps", "1", "--set", "bach=1"], "no such setting"),
-        ([*TRAIN, "--steps", "1", "--set", "batch"], "option --set: found 'batch'"),
+        ([*TRAIN, "--steps", "1", "--set", "batch_size"], "option --set: found 'batch_size'"),
         ([*TRAIN, "--steps", "-1"], "option 'steps': found -1"),
         ([*TRAIN, "--steps", "many"], "option --steps: found 'many'; expected a number"),
         ([*TRAIN, "--steps", "1", "--keep", "all"], "option 'keep': found 'all'"),

@@ -65,11 +65,11 @@ def test_an_engine_that_fails_at_once(bundle: Path, tmp_path: Path, dataset: Dat
 def test_settings_that_are_refused(bundle: Path, tmp_path: Path, dataset: Dataset) -> None:
     state = tmp_path / "state"
     with open_session(bundle, state) as session, pytest.raises(ConfigError):
-        session.configure(lr=-1.0)
+        session.configure(learning_rate=-1.0)
     assert not state.exists()
     with open_session(bundle, state) as session:
         with pytest.raises(ConfigError):
-            session.configure(lr=-1.0)
+            session.configure(learning_rate=-1.0)
         session.train(dataset, 1)
     assert (state / "state.json").exists()
 

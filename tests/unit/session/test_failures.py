@@ -74,7 +74,7 @@ def test_divergence_returns_to_the_last_good_state(
 
 def test_four_bad_steps_are_no_divergence(bundle: Path, dataset: Dataset) -> None:
     with Session.open(bundle, engine=Diverging(6, 1e4, until=10)) as session:
-        session.configure(lr=1e-9)
+        session.configure(learning_rate=1e-9)
         session.train(dataset, 14)
         assert session.info.steps == 14
 
@@ -188,7 +188,9 @@ def test_altered_bundles_are_refused(bundle: Path, dataset: Dataset) -> None:
     adapter.write_bytes(content)
     manifest = bundle / "manifest.json"
     text = manifest.read_text(encoding="utf-8")
-    manifest.write_text(text.replace('"lr": 0.5', '"lr": 0.6'), encoding="utf-8")
+    manifest.write_text(
+        text.replace('"learning_rate": 0.5', '"learning_rate": 0.6'), encoding="utf-8"
+    )
     with pytest.raises(BundleError, match=r"manifest\.json: found bundle_id"):
         open_session(bundle)
     manifest.write_text(
@@ -200,7 +202,13 @@ def test_altered_bundles_are_refused(bundle: Path, dataset: Dataset) -> None:
 
 def test_impossible_calls_are_refused(bundle: Path, dataset: Dataset) -> None:
     with open_session(bundle) as session:
-        for change in ({"lr": 0.0}, {"eps": -1.0}, {"batch": 0}, {"loss": "x"}, {"momentum": 1}):
+        for change in (
+            {"learning_rate": 0.0},
+            {"eps": -1.0},
+            {"batch_size": 0},
+            {"loss": "x"},
+            {"momentum": 1},
+        ):
             with pytest.raises(ConfigError):
                 session.configure(**change)
         with pytest.raises(ConfigError, match="no such slot"):
@@ -210,7 +218,7 @@ def test_impossible_calls_are_refused(bundle: Path, dataset: Dataset) -> None:
         with pytest.raises(StateError, match="no state folder"):
             session.save()
         for tokens, message in (
-            ([1] * 9, "one of 9 tokens; expected at most seq_len = 8"),
+            ([1] * 9, "one of 9 tokens; expected at most max_length = 8"),
             ([1, 13], "token 13; expected tokens below vocab_size = 13"),
         ):
             with (

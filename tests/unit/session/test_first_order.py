@@ -90,12 +90,14 @@ def check_run(
     """Take the steps in the session and in torch, and compare after each."""
     state, trained = parameters(**which)
     names = [n for n, (role, _) in split_bundles.slots(**which).items() if role == "trainable"]
-    lr = settings.get("lr", 0.02)
+    learning_rate = settings.get("learning_rate", 0.02)
     decay = settings.get("weight_decay", 0.0)
     torch_optimizer: torch.optim.Optimizer = (
-        torch.optim.AdamW(trained, lr=lr, weight_decay=decay)
+        torch.optim.AdamW(trained, lr=learning_rate, weight_decay=decay)
         if optimizer == "adamw"
-        else torch.optim.SGD(trained, lr=lr, weight_decay=decay, momentum=settings["momentum"])
+        else torch.optim.SGD(
+            trained, lr=learning_rate, weight_decay=decay, momentum=settings["momentum"]
+        )
     )
     model = SplitModel()
     with make_dataset(examples) as dataset, Session.open(path, engine=model) as session:
@@ -118,8 +120,8 @@ def check_run(
                 np.testing.assert_allclose(
                     found, parameter.grad.numpy().ravel(), rtol=2e-3, atol=2e-6, err_msg=name
                 )
-            if settings.get("clip"):
-                torch.nn.utils.clip_grad_norm_(trained, settings["clip"])
+            if settings.get("max_grad_norm"):
+                torch.nn.utils.clip_grad_norm_(trained, settings["max_grad_norm"])
             torch_optimizer.step()
             for name, parameter in zip(names, trained, strict=True):
                 found = np.frombuffer(session.read_slot(name), np.float32)
@@ -146,14 +148,16 @@ def test_checkpoints_do_not_change_the_gradient(
     check_run(path, TEXT, STEPS, {"checkpoint_every": every}, "adamw", embedding=embedding)
 
 
-@pytest.mark.parametrize(("keep_mb", "saving"), [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (99, 2)])
+@pytest.mark.parametrize(
+    ("activation_cache_mb", "saving"), [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (99, 2)]
+)
 @pytest.mark.parametrize("every", [1, 3])
 def test_saved_results_do_not_change_the_gradient(
-    tmp_path: Path, keep_mb: int, saving: int, every: int
+    tmp_path: Path, activation_cache_mb: int, saving: int, every: int
 ) -> None:
     """The last stages save, down to one that cannot, whatever fits: here 1.7 MB and 1.5 MB."""
     path = split_bundles.write_bundle(tmp_path / "bundle", rows=2000, lengths=(8,), saving=True)
-    settings = {"keep_mb": keep_mb, "checkpoint_every": every}
+    settings = {"activation_cache_mb": activation_cache_mb, "checkpoint_every": every}
     model = check_run(path, TEXT, STEPS, settings, "adamw")
     steps = len(STEPS)
     kinds = [name.split("@")[0] for name in model.calls]
@@ -170,19 +174,19 @@ def test_bundles_without_such_programs_refuse_to_save(tmp_path: Path) -> None:
         Session.open(path, engine=SplitModel()) as session,
         pytest.raises(ConfigError, match="no programs that save results"),
     ):
-        session.configure(keep_mb=1)
+        session.configure(activation_cache_mb=1)
 
 
 @pytest.mark.parametrize(
     "settings",
     [
-        {"weight_decay": 0.1, "lr": 0.01},
-        {"clip": 0.05},
+        {"weight_decay": 0.1, "learning_rate": 0.01},
+        {"max_grad_norm": 0.05},
         {"loss": "choices"},
-        {"loss": "choices", "clip": 0.5, "checkpoint_every": 2},
+        {"loss": "choices", "max_grad_norm": 0.5, "checkpoint_every": 2},
         {"loss": "choices", "choices": "mean"},
         {"loss": "dpo"},
-        {"loss": "dpo", "dpo.beta": 2.5, "clip": 0.5, "checkpoint_every": 2},
+        {"loss": "dpo", "dpo.beta": 2.5, "max_grad_norm": 0.5, "checkpoint_every": 2},
         {"loss": "orpo", "orpo.beta": 0.75},
     ],
 )
@@ -197,7 +201,12 @@ def test_adamw_is_torchs(tmp_path: Path, settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize("clip", [0.0, 0.1])
 def test_sgd_is_torchs(tmp_path: Path, momentum: float, clip: float) -> None:
     path = split_bundles.write_bundle(tmp_path / "bundle", settings={"optimizer": "sgd"}, head=True)
-    settings = {"momentum": momentum, "clip": clip, "weight_decay": 0.01, "lr": 0.1}
+    settings = {
+        "momentum": momentum,
+        "max_grad_norm": clip,
+        "weight_decay": 0.01,
+        "learning_rate": 0.1,
+    }
     check_run(path, TEXT, STEPS, settings, "sgd", head=True)
 
 
@@ -237,9 +246,9 @@ def test_accumulation_is_a_larger_batch(tmp_path: Path, loss: str) -> None:
     path = split_bundles.write_bundle(tmp_path / "bundle")
     examples = CHOICES if loss in ("full", "choices") else PAIRS
     found = []
-    for batch, accumulate in ((1, 6), (6, 1)):
+    for batch, accumulated in ((1, 6), (6, 1)):
         with make_dataset(examples) as dataset, Session.open(path, engine=SplitModel()) as session:
-            session.configure(batch=batch, accumulate=accumulate, loss=loss)
+            session.configure(batch_size=batch, gradient_accumulation_steps=accumulated, loss=loss)
             session.train(dataset, 4)
             found.append([session.record(i) for i in range(4)])
     assert found[0] == found[1]
@@ -253,7 +262,7 @@ def test_loss_falls_and_is_what_evaluation_says(tmp_path: Path) -> None:
         assert before.loss == pytest.approx(
             float(expected_loss(state, TEXT, "full").detach()), rel=1e-5
         )
-        session.configure(batch=len(TEXT))
+        session.configure(batch_size=len(TEXT))
         session.train(dataset, 30)
         assert session.record(0).loss == pytest.approx(before.loss, rel=1e-6)
         assert session.evaluate(dataset).loss < 0.7 * before.loss
@@ -285,7 +294,7 @@ def test_what_a_first_order_session_refuses(tmp_path: Path) -> None:
             {"momentum": 1.0},
             {"momentum": -0.5},
             {"weight_decay": -1.0},
-            {"clip": float("nan")},
+            {"max_grad_norm": float("nan")},
             {"checkpoint_every": 0},
             {"checkpoint_every": -1},
         ):

@@ -98,7 +98,7 @@ def test_initial_values_that_were_written_are_followed_from(bundle: Path, datase
         b = start.reshape(bundles.RANK, bundles.VOCAB)
         for record in records:
             gradients = np.array(record.gradients, np.float32)
-            b = bundles.zo_update(b, gradients, record.lr, SEED, record.step + 1)
+            b = bundles.zo_update(b, gradients, record.learning_rate, SEED, record.step + 1)
         np.testing.assert_allclose(values(session), b, rtol=1e-5, atol=1e-6)
 
 
@@ -108,8 +108,8 @@ def test_initial_values_that_were_written_are_followed_from(bundle: Path, datase
         ({"step": 2}, "the record of step 2"),
         ({"loss": math.nan}, "a loss that is not finite"),
         ({"gradients": (1.0, math.inf)}, "a projected gradient that is not finite"),
-        ({"lr": math.inf}, "lr inf"),
-        ({"lr": -1.0}, "lr -1"),
+        ({"learning_rate": math.inf}, "learning_rate inf"),
+        ({"learning_rate": -1.0}, "learning_rate -1"),
         ({"eps": 0.0}, "eps 0"),
     ],
 )

@@ -81,7 +81,7 @@ def steps_alone(session: Session, dataset: Dataset, first: int, last: int) -> No
 def test_steps_are_those_of_the_definitions(bundle: Path, dataset: Dataset) -> None:
     state = initial_values()
     with open_session(bundle) as session:
-        assert (session.info.queries, session.info.copies, session.info.rows) == (2, 4, 8)
+        assert (session.info.num_queries, session.info.copies, session.info.rows) == (2, 4, 8)
         for step, indices in enumerate([[0, 1, 2], [3, 4, 0], [1], [2, 6, 5]]):
             found = session.step(dataset, indices)
             # The first call of a step applies the update of the step before.
@@ -95,9 +95,9 @@ def test_steps_are_those_of_the_definitions(bundle: Path, dataset: Dataset) -> N
             ]
             record = session.record(step)
             assert record.gradients == found.gradients == tuple(map(float, gradients))
-            assert (record.lr, record.eps) == (LR, EPS)
+            assert (record.learning_rate, record.eps) == (LR, EPS)
             before = state
-            state = updated(state, record.gradients, record.lr, step)
+            state = updated(state, record.gradients, record.learning_rate, step)
             assert same(state_of(session), state)
             assert not same(state, before)
 
@@ -114,7 +114,7 @@ def test_a_hundred_steps(tmp_path: Path, dataset: Dataset, estimator: str) -> No
                 "second": estimator.startswith("q-rge2"),
                 "summed": estimator.endswith("summed"),
             }
-            state = updated(state, record.gradients, record.lr, step, **rule)
+            state = updated(state, record.gradients, record.learning_rate, step, **rule)
         assert same(state_of(session), state)
         for name in SLOTS:
             assert session.replay_slot(name, 100) == session.read_slot(name)
@@ -315,7 +315,9 @@ def test_a_slot_of_integers_passes_in_its_own_dtype(bundle: Path) -> None:
 
 def test_parity_sees_integers(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parity_session, "evaluator", lambda _: GridModel())
-    batch = make_batch({"seq_len": 8, "batch": 2, "accumulate": 1, "loss": "full"}, 13, 0)
+    batch = make_batch(
+        {"max_length": 8, "batch_size": 2, "gradient_accumulation_steps": 1, "loss": "full"}, 13, 0
+    )
     with parity_session.SessionSide(bundle, "full") as side:
         first, second = side.step(batch), side.step(batch)
         tensors, finished = side.tensors(), side.state()
@@ -336,6 +338,6 @@ def test_another_eps_is_refused(bundle: Path, dataset: Dataset) -> None:
             ConfigError, match=r"'eps': found 0\.5.*expected 0\.75.*compile the bun"
         ):
             session.configure(eps=0.5)
-        session.configure(eps=EPS, lr=1.0)
+        session.configure(eps=EPS, learning_rate=1.0)
         session.train(dataset, 2)
-        assert session.record(1).lr == 1.0
+        assert session.record(1).learning_rate == 1.0

@@ -45,7 +45,7 @@ def add_update(manifest: Manifest) -> None:
 def first_order(manifest: Manifest) -> None:
     manifest["settings"]["optimizer"] = "sgd"
     del manifest["step"]
-    del manifest["settings"]["queries"]
+    del manifest["settings"]["num_queries"]
 
 
 def whole(manifest: Manifest) -> None:
@@ -80,7 +80,10 @@ def whole(manifest: Manifest) -> None:
             lambda m: (m.update(copies=1), m["step"].update(copies="one")),
             "copies: found 1 in a bundle with grid; expected stages",
         ),
-        (whole, r"stages: found nothing, but grid; expected stages, with 2 \* settings.queries"),
+        (
+            whole,
+            r"stages: found nothing, but grid; expected stages, with 2 \* settings.num_queries",
+        ),
         (lambda m: m["grid"].update(table="none"), "grid.table: found none; expected a frozen"),
         (lambda m: m["grid"].update(table=BIAS), "grid.table: found bias"),
         (table(role="optimizer"), "grid.table: found quzo.table; expected a frozen int32"),

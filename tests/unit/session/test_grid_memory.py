@@ -69,7 +69,7 @@ def test_anonymous_memory(tmp_path: Path, with_state: bool) -> None:
         before = memory_usage()
         if with_state:
             session.attach(tmp_path / "state")
-        session.configure(batch=1)
+        session.configure(batch_size=1)
         session.train(dataset, 3)
         session.evaluate(dataset)
         after = memory_usage()

@@ -66,7 +66,9 @@ def test_a_whole_models_slot_may_be_float16(tmp_path: Path, method: str) -> None
             np.testing.assert_array_equal(current, slot.astype(np.float32).ravel())
             record = session.record(step)
             gradients = np.array(record.gradients, np.float32)
-            moved = bundles.zo_update(slot.astype(np.float32), gradients, record.lr, 7, step + 1)
+            moved = bundles.zo_update(
+                slot.astype(np.float32), gradients, record.learning_rate, 7, step + 1
+            )
             slot = moved.astype(np.float16)
             finished = np.frombuffer(session.read_slot(SLOT), np.float32)
             np.testing.assert_array_equal(finished, slot.astype(np.float32).ravel())

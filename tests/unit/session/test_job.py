@@ -63,14 +63,14 @@ class App:
         self.engine = Engine()
         files = folder / "files"
         tokenizers.tokenizer("gpt2").save_pretrained(files)
-        bundles.write_bundle(folder / "like", seq_len=24)
+        bundles.write_bundle(folder / "like", max_length=24)
         model = json.loads((folder / "like" / "manifest.json").read_text())["model"]
         changes = {"text": {"end_tokens": []}, "model": {**model, "vocab_size": VOCABULARY}}
         self.bundle = tokenizers.write_bundle(
             folder / "app" / "bundles" / "one",
             files,
             changes=changes,
-            write=lambda path: bundles.write_bundle(path, seq_len=24),
+            write=lambda path: bundles.write_bundle(path, max_length=24),
         )
         self.data = self.examples("data", [" warm", " cold"])
         self.seen: list[View] = []
@@ -119,7 +119,12 @@ def log(state: Path) -> bytes:
 
 
 def whole(
-    app: App, folder: Path, data: Path | None = None, *, steps: int = STEPS, lr: float | None = None
+    app: App,
+    folder: Path,
+    data: Path | None = None,
+    *,
+    steps: int = STEPS,
+    learning_rate: float | None = None,
 ) -> bytes:
     """The log of a session that trains without a job."""
     with (
@@ -129,8 +134,8 @@ def whole(
     ):
         dataset.read(data or app.data, tokenizer, loss=session.settings["loss"])
         session.attach(folder)
-        if lr is not None:
-            session.configure(lr=lr)
+        if learning_rate is not None:
+            session.configure(learning_rate=learning_rate)
         session.train(dataset, steps)
     return log(folder)
 
@@ -140,7 +145,7 @@ def test_a_whole_job_evaluates_trains_and_is_found_done(app: App, tmp_path: Path
         assert (job.view.phase, job.requested) == ("idle", None)
         with pytest.raises(ConfigError, match="nothing to run"):
             job.run()
-        job.start(app.request(evaluate=True, settings={"lr": 0.02}))
+        job.start(app.request(evaluate=True, settings={"learning_rate": 0.02}))
         assert (job.view.phase, job.view.examples, job.view.steps) == ("paused", 4, STEPS)
         phases = app.run(job)
         assert phases == ["preparing", "evaluating", "training", "evaluating", "done"]
@@ -157,8 +162,8 @@ def test_a_whole_job_evaluates_trains_and_is_found_done(app: App, tmp_path: Path
         view = again.view
         assert (view.phase, view.step, view.steps) == ("done", STEPS, STEPS)
         assert view.before is not None and view.after is not None
-        assert again.requested == app.request(evaluate=True, settings={"lr": 0.02})
-    assert log(app.state()) == whole(app, tmp_path / "other", lr=0.02)
+        assert again.requested == app.request(evaluate=True, settings={"learning_rate": 0.02})
+    assert log(app.state()) == whole(app, tmp_path / "other", learning_rate=0.02)
 
 
 def held_out(app: App, name: str = "held") -> Path:
@@ -552,8 +557,10 @@ def test_other_examples_with_an_old_state_are_a_question(app: App, tmp_path: Pat
             job.start(app.request())
         with pytest.raises(QuestionError, match="Ask for more steps"):
             job.start(app.request(), "continue")
-        with pytest.raises(QuestionError, match=r"lr 0\.\d+; expected steps with lr 0\.25"):
-            job.start(app.request(steps=2 * STEPS, settings={"lr": 0.25}))
+        with pytest.raises(
+            QuestionError, match=r"learning_rate 0\.\d+; expected steps with learning_rate 0\.25"
+        ):
+            job.start(app.request(steps=2 * STEPS, settings={"learning_rate": 0.25}))
         assert log(app.state()) == before
 
         job.start(app.request(steps=STEPS + 5), "ask")  # the same run, longer: nothing to ask
@@ -613,8 +620,8 @@ def test_what_cannot_be_used_changes_nothing(app: App) -> None:
             job.start(app.request(bundle=app.folder / "nothing"))
         wrongs = (
             {"steps": 0},
-            {"settings": {"lr": "much"}},
-            {"settings": {"lr": -1.0}},
+            {"settings": {"learning_rate": "much"}},
+            {"settings": {"learning_rate": -1.0}},
             {"patience": 2},
             {"keep": "best"},
         )
@@ -644,7 +651,7 @@ def test_a_run_that_diverges_fails_and_can_be_begun_anew(app: App) -> None:
             app.run(job, on_view)
         assert job.view.phase == "failed"
         app.engine.worse = 0.0
-        job.start(app.request(steps=20, settings={"lr": 0.001}), "restart")
+        job.start(app.request(steps=20, settings={"learning_rate": 0.001}), "restart")
         assert app.run(job)[-1] == "done"
 
 

@@ -41,7 +41,7 @@ def write(folder: Path, method: str, rule: str, **settings: Any) -> Path:
 
     def change(manifest: dict[str, Any]) -> None:
         manifest["step"]["update"] = RULES[rule]
-        manifest["settings"] |= {"optimizer": rule, "lr": 0.01, **settings}
+        manifest["settings"] |= {"optimizer": rule, "learning_rate": 0.01, **settings}
 
     rewrite(path, change)
     return path
@@ -95,11 +95,11 @@ def expected(made: list[Record], rule: dict[str, Any], noise: Any) -> dict[str, 
                 square = f(second[age] / (q * q)) * (total * total)
                 m, v = (part, square) if age == 0 else (m + part, v + square)
             move = m / (np.sqrt(v) + f(1e-8)) if adam else m
-            rate = f(record.lr) if adam else f(record.lr) / f(q)
+            rate = f(record.learning_rate) if adam else f(record.learning_rate) / f(q)
             if rule["rule"] == "muon":
                 # In float64, of which only the last digits depend on the order of its sums.
                 factor = orthogonal(torch.from_numpy(m.reshape(masters[name].shape)))
-                move, rate = factor.numpy().reshape(-1), f(record.lr)
+                move, rate = factor.numpy().reshape(-1), f(record.learning_rate)
             moved = masters[name] - (rate * move).reshape(masters[name].shape)
             masters[name] = moved.astype(f)
     return masters
@@ -144,7 +144,7 @@ def test_a_run_goes_on_as_it_was(
 @pytest.mark.parametrize("killed_after", [1, 5, 206])
 def test_what_a_kill_leaves_goes_on_as_it_was(tmp_path: Path, rule: str, killed_after: int) -> None:
     """From the log alone, and from a snapshot with the records before it."""
-    path = write(tmp_path / "bundle", "mezo", rule, lr=1e-4)
+    path = write(tmp_path / "bundle", "mezo", rule, learning_rate=1e-4)
     steps = killed_after + 3
     with make_dataset(EXAMPLES) as dataset:
         with opened(path, tmp_path / "whole") as session:
@@ -222,7 +222,7 @@ def test_records_that_would_leave_the_range_are_refused(tmp_path: Path, rule: st
     with make_dataset(EXAMPLES) as dataset, opened(path) as session:
         session.train(dataset, 2)
         made = records(session)
-    for change in ({"gradients": (1e30, 1.0, 1.0)}, {"lr": 1e30}):
+    for change in ({"gradients": (1e30, 1.0, 1.0)}, {"learning_rate": 1e30}):
         bad = [made[0], dataclasses.replace(made[1], **change)]
         with opened(path) as session:
             session.configure(seed=SEED)

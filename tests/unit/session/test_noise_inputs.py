@@ -71,9 +71,9 @@ def noise(step: int, queries: int) -> NDArray[np.float32]:
     return np.stack(made).reshape(queries, *SHAPE)
 
 
-def write(folder: Path, *, method: str = "prge", queries: int = 2, **changes: Any) -> Path:
+def write(folder: Path, *, method: str = "prge", num_queries: int = 2, **changes: Any) -> Path:
     """A bundle whose train program takes noise; both programs take weights, and rows of 4 or 8 tokens."""
-    bundles.write_bundle(folder, method=method, queries=queries)
+    bundles.write_bundle(folder, method=method, num_queries=num_queries)
     save_file(WEIGHTS, folder / "weights.safetensors")
     content = json.loads((folder / manifests.FILE).read_text("utf-8"))
     content |= {"weights": {"file": "weights.safetensors"}, "lengths": [4, 8]}
@@ -90,13 +90,13 @@ def write(folder: Path, *, method: str = "prge", queries: int = 2, **changes: An
         kept = [v for v in program["inputs"] if v["role"] not in ("seed", "step", "query")]
         kept[0]["shape"][1] = {"name": "length", "min": 4, "max": 8}
         program["inputs"] = [*kept, *weights]
-    copies = queries if method == "prge" else 1
+    copies = num_queries if method == "prge" else 1
     content["programs"][0]["inputs"] += [
         {
             "name": f"{role}.{SLOT}",
             "role": role,
             "dtype": "float32",
-            "shape": [queries if role == "previous_noise" else copies, *SHAPE],
+            "shape": [num_queries if role == "previous_noise" else copies, *SHAPE],
         }
         for role in ("noise", "previous_noise")
     ]
@@ -127,8 +127,8 @@ def _data() -> Any:
 def test_given_noise_is_the_noise_of_seed_and_step(
     tmp_path: Path, method: str, queries: int
 ) -> None:
-    made = bundles.write_bundle(tmp_path / "made", method=method, queries=queries)
-    given = write(tmp_path / "given", method=method, queries=queries)
+    made = bundles.write_bundle(tmp_path / "made", method=method, num_queries=queries)
+    given = write(tmp_path / "given", method=method, num_queries=queries)
     assert run(given, GivenNoise(queries)) == run(made, LinearModel())
 
 

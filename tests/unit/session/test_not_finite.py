@@ -46,7 +46,7 @@ def test_gradients(tmp_path: Path, dataset: Dataset, value: float, clip: float) 
     engine = Poisoned(value, 3)
     with Session.open(bundle, engine=engine) as session:
         session.attach(state)
-        session.configure(clip=clip)
+        session.configure(max_grad_norm=clip)
         session.train(dataset, 3)
         good = content(session)
         if clip == 0 or not math.isfinite(value):  # clipping brings the largest finite ones back
@@ -61,7 +61,7 @@ def test_gradients(tmp_path: Path, dataset: Dataset, value: float, clip: float) 
         session.train(dataset, 6)
         resumed = content(session)
     with Session.open(bundle, engine=SplitModel()) as session:
-        session.configure(clip=clip)
+        session.configure(max_grad_norm=clip)
         session.train(dataset, 6)
         assert content(session) == resumed
 

@@ -246,7 +246,7 @@ def test_whole_numbers_are_written_whole(bundle: Path) -> None:
 
 def test_sizes_beyond_any_machine(tmp_path: Path) -> None:
     """Rows of 2^20 by 2^20 tokens, and activations whose size in bytes is beyond 64 bits."""
-    path = bundles.write_bundle(tmp_path / "rows", rows=1 << 20, seq_len=1 << 20)
+    path = bundles.write_bundle(tmp_path / "rows", rows=1 << 20, max_length=1 << 20)
     assert refused(path) == "[1048576,1048576]"
     path = split_bundles.write_bundle(tmp_path / "split")
 
@@ -262,7 +262,7 @@ def test_sizes_beyond_any_machine(tmp_path: Path) -> None:
 
 
 def test_rows_beyond_this_machine(tmp_path: Path) -> None:
-    path = bundles.write_bundle(tmp_path / "bundle", rows=1 << 16, seq_len=1 << 20)
+    path = bundles.write_bundle(tmp_path / "bundle", rows=1 << 16, max_length=1 << 20)
     with pytest.raises(
         BundleError, match=r"calls whose rows, noise and labels take \d+ bytes"
     ) as refused:
@@ -272,18 +272,21 @@ def test_rows_beyond_this_machine(tmp_path: Path) -> None:
 
 def test_examples_beyond_this_machine(tmp_path: Path, dataset: Dataset) -> None:
     """Terabytes of examples for one update: from the manifest, and from the host."""
-    huge = {"batch": 1 << 30, "accumulate": 1 << 30}
+    huge = {"batch_size": 1 << 30, "gradient_accumulation_steps": 1 << 30}
     path = bundles.write_bundle(tmp_path / "bundle", settings=huge)
     with open_session(path) as session:
         found = "1073741824 x 1073741824 examples, whose rows take 2^64 bytes or more"
         with pytest.raises(ConfigError) as refused:
             session.train(dataset, 1)
-        assert (refused.value.where, refused.value.found) == ("batch x accumulate", found)
+        assert (refused.value.where, refused.value.found) == (
+            "batch_size x gradient_accumulation_steps",
+            found,
+        )
         with pytest.raises(
             ConfigError, match="1048576 x 1048576 examples, whose rows take 70368744177664 bytes"
         ):
-            session.configure(batch=1 << 20, accumulate=1 << 20)
-        session.configure(batch=2, accumulate=2)
+            session.configure(batch_size=1 << 20, gradient_accumulation_steps=1 << 20)
+        session.configure(batch_size=2, gradient_accumulation_steps=2)
         session.train(dataset, 1)
 
 

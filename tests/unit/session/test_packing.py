@@ -1,4 +1,4 @@
-"""pack=on: rows against a packer that joins lists, every label once, and what cannot be packed."""
+"""pack=true: rows against a packer that joins lists, every label once, and what cannot be packed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ END = 0
 
 
 def rows_of(
-    lines: Sequence[dict[str, Any]], folder: Path, seq_len: int, special: set[int]
+    lines: Sequence[dict[str, Any]], folder: Path, max_length: int, special: set[int]
 ) -> list[Example]:
     """The rows of a file's lines, from its examples without packing: a stream of tokens that is cut."""
     rows: list[Example] = []
@@ -38,7 +38,7 @@ def rows_of(
 
     for line in lines:
         # A text is read as a whole where rows are long enough.
-        long = 10_000 if "text" in line else seq_len
+        long = 10_000 if "text" in line else max_length
         (example,) = tokenize_file(
             write(folder, [line]), folder / "files", long, ends=[END]
         ).examples
@@ -50,26 +50,26 @@ def rows_of(
         ended = not open_row[0] or open_row[0][-1] == END
         between = [] if ended or tokens[0] in special else [END]
         least = len(between) + (1 if "text" in line else len(tokens))
-        if len(open_row[0]) + least > seq_len:
+        if len(open_row[0]) + least > max_length:
             end()
             between = []
         open_row = (open_row[0] + between, open_row[1] + [IGNORED] * len(between))
         while any(label != IGNORED for label in labels):
-            if len(open_row[0]) == seq_len:
+            if len(open_row[0]) == max_length:
                 end()
-            room = seq_len - len(open_row[0])
+            room = max_length - len(open_row[0])
             open_row = (open_row[0] + tokens[:room], open_row[1] + labels[:room])
             tokens, labels = tokens[room:], labels[room:]
     end()
     return rows
 
 
-@pytest.mark.parametrize("seq_len", [2, 3, 7, 24, 400])
+@pytest.mark.parametrize("max_length", [2, 3, 7, 24, 400])
 @pytest.mark.parametrize("kind", ["gpt2", "llama3"])
-def test_rows_are_those_of_a_stream_that_is_cut(tmp_path: Path, kind: str, seq_len: int) -> None:
+def test_rows_are_those_of_a_stream_that_is_cut(tmp_path: Path, kind: str, max_length: int) -> None:
     theirs = tokenizers.tokenizer(kind)
-    made = bundle(tmp_path, theirs, seq_len, end_tokens=(END,))
-    generator = random.Random(f"{kind} {seq_len}")
+    made = bundle(tmp_path, theirs, max_length, end_tokens=(END,))
+    generator = random.Random(f"{kind} {max_length}")
     lines = []
     while len(lines) < 60:
         line = random_line(generator)
@@ -80,11 +80,11 @@ def test_rows_are_those_of_a_stream_that_is_cut(tmp_path: Path, kind: str, seq_l
             continue  # nothing of it can be predicted
         lines.append(line)
     special = {token for token, added in theirs.added_tokens_decoder.items() if added.special}
-    expected = rows_of(lines, tmp_path, seq_len, special)
+    expected = rows_of(lines, tmp_path, max_length, special)
     write_examples(expected, tmp_path / "rows.jsonl")
     path = write(tmp_path, lines)
     with Dataset() as packed, Dataset() as stream, Tokenizer.open(made) as tokenizer:
-        packed.read(path, tokenizer, pack="on")
+        packed.read(path, tokenizer, pack=True)
         stream.load(tmp_path / "rows.jsonl")
         assert len(packed) == len(expected)
         assert packed.digest() == stream.digest()
@@ -102,7 +102,7 @@ def test_every_label_of_every_text_is_predicted_once(tmp_path: Path) -> None:
     expected = [label for one in whole for label in one.candidates[0].labels if label != IGNORED]
     found: list[int] = []
     with Dataset() as packed, Dataset() as apart, Tokenizer.open(made) as tokenizer:
-        assert packed.read(path, tokenizer, pack="on").shortened == 0
+        assert packed.read(path, tokenizer, pack=True).shortened == 0
         assert apart.read(path, tokenizer).shortened == 20
         packed.write(tmp_path / "rows.jsonl")
         assert len(packed) < len(apart) == 60
@@ -121,7 +121,7 @@ def test_what_cannot_be_packed_is_said(tmp_path: Path) -> None:
             dataset.read(path, tokenizer, pack="yes")
         for loss in ("choices", "dpo", "orpo"):
             with pytest.raises(ConfigError, match="pack: found on, with a loss that compares"):
-                dataset.read(path, tokenizer, loss=loss, pack="on")
+                dataset.read(path, tokenizer, loss=loss, pack=True)
         assert len(dataset) == 0
 
 
@@ -133,4 +133,4 @@ def test_an_encoder_sees_the_whole_row(tmp_path: Path) -> None:
         Tokenizer.open(made) as tokenizer,
         pytest.raises(ConfigError, match="pack: found on, of a masked language model"),
     ):
-        dataset.read(path, tokenizer, pack="on")
+        dataset.read(path, tokenizer, pack=True)

@@ -39,7 +39,7 @@ class Run:
 
     def __init__(self, folder: Path, method: str, loss: str = "dpo") -> None:
         self.folder, self.method = folder, method
-        settings = {"batch": 2, "lr": 0.05, "loss": loss, f"{loss}.beta": BETA}
+        settings = {"batch_size": 2, "learning_rate": 0.05, "loss": loss, f"{loss}.beta": BETA}
         write = split_bundles.write_bundle if method == "mebp" else bundles.write_bundle
         self.bundle = write(folder / "bundle", settings=settings)
         self.engine: Any = None
@@ -97,9 +97,9 @@ def test_losses_of_perturbed_copies(tmp_path: Path, loss: str, method: str) -> N
     """Every loss of a step and the projected gradients, from the definitions; then what evaluation says."""
     path = bundles.write_bundle(tmp_path / "bundle", method=method, rows=3, max_labels=5)
     model = LinearModel()
-    eps, lr = 0.05, 0.5
+    eps, learning_rate = 0.05, 0.5
     with make_dataset(PAIRS) as dataset, Session.open(path, engine=LinearModel()) as session:
-        session.configure(loss=loss, eps=eps, lr=lr, **{f"{loss}.beta": BETA})
+        session.configure(loss=loss, eps=eps, learning_rate=learning_rate, **{f"{loss}.beta": BETA})
         for step in range(3):
             master = _array(session.read_slot(SLOT))
             indices = [step, 6, 2]

@@ -29,7 +29,7 @@ PROMPT = "The film is warm. It was <mask>. Nobody should miss it"
 def bundle(
     folder: Path,
     theirs: Any,
-    seq_len: int = 24,
+    max_length: int = 24,
     *,
     masked: bool = False,
     end_tokens: Sequence[int] = (),
@@ -49,9 +49,9 @@ def bundle(
     changes: dict[str, Any] = {"text": text}
     if masked:
         changes["bidirectional"] = {"pad_token": 1}
-        make = functools.partial(split_bundles.write_bundle, lengths=(seq_len,))
+        make = functools.partial(split_bundles.write_bundle, lengths=(max_length,))
     else:
-        make = functools.partial(bundles.write_bundle, seq_len=seq_len)
+        make = functools.partial(bundles.write_bundle, max_length=max_length)
     make(folder / "like")
     model = json.loads((folder / "like" / "manifest.json").read_text())["model"]
     changes["model"] = {**model, "vocab_size": VOCABULARY}
@@ -65,10 +65,10 @@ def write(folder: Path, lines: Sequence[object]) -> Path:
     return path
 
 
-def same(folder: Path, path: Path, seq_len: int = 24, *, masked: bool = False) -> int:
+def same(folder: Path, path: Path, max_length: int = 24, *, masked: bool = False) -> int:
     """Check that the session reads what transformers gives; how many were shortened."""
     ends = ends_of(folder / "bundle")
-    expected = tokenize_file(path, folder / "files", seq_len, masked=masked, ends=ends)
+    expected = tokenize_file(path, folder / "files", max_length, masked=masked, ends=ends)
     write_examples(expected.examples, folder / "tokens.jsonl")
     with Dataset() as ours, Dataset() as theirs, Tokenizer.open(folder / "bundle") as tokenizer:
         assert ours.read(path, tokenizer).shortened == expected.shortened
@@ -106,7 +106,7 @@ def test_texts_prompts_and_choices(tmp_path: Path, kind: str) -> None:
 def test_conversations(tmp_path: Path, template: str) -> None:
     """With templates that write an answer alike everywhere, and with its thought where the conversation ends."""
     generator = random.Random(2)
-    bundle(tmp_path, chatting(template), seq_len=60)
+    bundle(tmp_path, chatting(template), max_length=60)
     lines = []
     for _ in range(80):
         turns = ["user", "assistant"] * generator.randint(1, 3)
@@ -131,7 +131,7 @@ def test_conversations(tmp_path: Path, template: str) -> None:
 
 
 def test_masks(tmp_path: Path) -> None:
-    bundle(tmp_path, masking_tokenizer(), seq_len=20, masked=True)
+    bundle(tmp_path, masking_tokenizer(), max_length=20, masked=True)
     choices = [" great", " terrible story"]
     lines = [
         {"prompt": PROMPT, "completion": one, **more}

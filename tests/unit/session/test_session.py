@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[3]
 def test_describes_the_bundle(bundle: Path) -> None:
     with open_session(bundle) as session:
         info = session.info
-        assert (info.rows, info.seq_len, info.copies, info.queries) == (2, 8, 4, 2)
+        assert (info.rows, info.max_length, info.copies, info.num_queries) == (2, 8, 4, 2)
         assert (info.method, info.max_labels, info.seed, info.steps) == ("prge", 10, 7, 0)
         trainable, frozen = session.slots()
         assert (trainable.name, trainable.role, trainable.tensor_id) == (SLOT, "trainable", 5)
@@ -49,7 +49,7 @@ def expected_run(
     model, examples = LinearModel(), bundles.text_examples()
     start = bundles.initial_values()
     b, a, seed, queries = start[SLOT], start[FROZEN], 7, 2
-    eps, lr = np.float32(1e-2), 0.5
+    eps, learning_rate = np.float32(1e-2), 0.5
     losses = []
     stream = [
         index
@@ -68,14 +68,14 @@ def expected_run(
         g = [
             np.float32((found[2 * i] - found[2 * i + 1]) / (2 * float(eps))) for i in range(queries)
         ]
-        rate = lr * (1 - step / total) if schedule == "linear" else lr
+        rate = learning_rate * (1 - step / total) if schedule == "linear" else learning_rate
         b = bundles.zo_update(b, np.array(g, np.float32), np.float32(rate), seed, step + 1)
     return losses, b
 
 
 @pytest.mark.parametrize("method", ["prge", "mezo"])
 def test_trains_as_the_definitions_say(tmp_path: Path, method: str, dataset: Dataset) -> None:
-    path = bundles.write_bundle(tmp_path / "bundle", method=method, settings={"batch": 3})
+    path = bundles.write_bundle(tmp_path / "bundle", method=method, settings={"batch_size": 3})
     losses, b = expected_run(12, 3)
     seen: list[StepProgress] = []
     with open_session(path) as session:
@@ -89,7 +89,7 @@ def test_trains_as_the_definitions_say(tmp_path: Path, method: str, dataset: Dat
 def test_loss_falls(bundle: Path, dataset: Dataset) -> None:
     seen: list[float] = []
     with open_session(bundle) as session:
-        session.configure(batch=len(dataset), lr=0.3)
+        session.configure(batch_size=len(dataset), learning_rate=0.3)
         session.train(dataset, 60, lambda progress: bool(seen.append(progress.loss)))
     assert np.mean(seen[-5:]) < 0.8 * np.mean(seen[:5])
 
@@ -106,9 +106,9 @@ def test_prge_and_mezo_are_the_same_run(tmp_path: Path, dataset: Dataset) -> Non
 
 def test_accumulation_is_a_larger_batch(bundle: Path, dataset: Dataset) -> None:
     found = []
-    for batch, accumulate in ((2, 3), (6, 1)):
+    for batch, accumulated in ((2, 3), (6, 1)):
         with open_session(bundle) as session:
-            session.configure(batch=batch, accumulate=accumulate)
+            session.configure(batch_size=batch, gradient_accumulation_steps=accumulated)
             session.train(dataset, 5)
             found.append(state_bytes(session))
     assert found[0] == found[1]
@@ -123,9 +123,9 @@ def test_schedules(
 ) -> None:
     expected = rates or [0.5 * (1 + np.cos(np.pi * s / 4)) / 2 for s in range(4)]
     with open_session(bundle) as session:
-        session.configure(lr_schedule=schedule)
+        session.configure(lr_scheduler_type=schedule)
         session.train(dataset, 4)
-        assert [session.record(i).lr for i in range(4)] == pytest.approx(expected)
+        assert [session.record(i).learning_rate for i in range(4)] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -141,11 +141,11 @@ def test_the_rate_rises_over_the_warmup(
     bundle: Path, dataset: Dataset, tmp_path: Path, schedule: str, warmup: int, rates: list[float]
 ) -> None:
     with open_session(bundle, tmp_path / "state") as session:
-        session.configure(lr_schedule=schedule, warmup=warmup, lr=0.5)
+        session.configure(lr_scheduler_type=schedule, warmup_steps=warmup, learning_rate=0.5)
         session.train(dataset, 8)
-        assert [session.record(i).lr for i in range(8)] == rates
+        assert [session.record(i).learning_rate for i in range(8)] == rates
     with open_session(bundle, tmp_path / "state") as session:
-        assert session.settings["warmup"] == warmup  # the run's
+        assert session.settings["warmup_steps"] == warmup  # the run's
 
 
 def test_a_step_reports_its_losses(bundle: Path, dataset: Dataset) -> None:
@@ -197,7 +197,7 @@ def test_evaluation(tmp_path: Path, loss: str, choices: str, rows: int) -> None:
     path = bundles.write_bundle(tmp_path / "bundle", rows=rows, max_labels=5)
     examples = bundles.choice_examples(70)
     with make_dataset(examples) as dataset, open_session(path) as session:
-        session.configure(loss=loss, choices=choices, lr=0.05)
+        session.configure(loss=loss, choices=choices, learning_rate=0.05)
         session.train(dataset, 3)
         before = state_bytes(session)
         found = session.evaluate(dataset)
@@ -264,7 +264,7 @@ def test_snapshots_serve_and_damaged_ones_do_not_matter(
 ) -> None:
     state = tmp_path / "state"
     with open_session(bundle, state) as session:
-        session.configure(lr=0.01)
+        session.configure(learning_rate=0.01)
         session.train(dataset, 205)
         whole = state_bytes(session)
         replayed = session.replay_slot(SLOT, 205)
@@ -339,7 +339,7 @@ def test_states_of_other_runs_are_refused(bundle: Path, tmp_path: Path, dataset:
         open_session(bundle, state, seed=7)
     with open_session(bundle, state) as session:
         assert session.info.seed == 2**64 - 1
-    other = bundles.write_bundle(tmp_path / "other", settings={"lr": 0.25})
+    other = bundles.write_bundle(tmp_path / "other", settings={"learning_rate": 0.25})
     with pytest.raises(StateError, match="the state of bundle"):
         open_session(other, state)
     with pytest.raises(StateError, match="no such folder"):

@@ -60,13 +60,13 @@ def test_a_trusted_key_opens(signed: Path, keys: Keys) -> None:
 def altered_manifest(bundle: Path) -> None:
     """A manifest that is right in itself: only the signature tells."""
     content = json.loads((bundle / FILE).read_text())
-    content["settings"]["lr"] = 1e9
+    content["settings"]["learning_rate"] = 1e9
     content["bundle_id"] = manifests.bundle_id(content)
     (bundle / FILE).write_text(json.dumps(content))
 
 
 def of_another_bundle(bundle: Path) -> None:
-    other = bundles.write_bundle(bundle.parent / "other", queries=3)
+    other = bundles.write_bundle(bundle.parent / "other", num_queries=3)
     (other / SIGNATURE).write_bytes((bundle / SIGNATURE).read_bytes())
     os.replace(other / FILE, bundle / FILE)
 

@@ -48,7 +48,7 @@ def export(program: dict[str, Any]) -> Any:
 @pytest.fixture(scope="module")
 def edge(tmp_path_factory: pytest.TempPathFactory) -> Any:
     drafted = split_bundles.write_bundle(tmp_path_factory.mktemp("split") / "draft", **SIZES)
-    exported = {p["method"]: export(p) for p in split_bundles.programs_of(drafted)}
+    exported = {p["entry_point"]: export(p) for p in split_bundles.programs_of(drafted)}
     with needed_passes_only([*exported.values()]):
         return to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))
 
@@ -69,7 +69,7 @@ def test_runs_the_stages(bundle: Path) -> None:
     results = []
     for engine in (None, SplitModel()):
         with make_dataset(examples) as dataset, Session.open(bundle, engine=engine) as session:
-            session.configure(lr=1e-3)
+            session.configure(learning_rate=1e-3)
             losses = [session.step(dataset, [i, i + 1, i + 2]).losses for i in range(4)]
             slot = np.frombuffer(session.read_slot("lora_B.1"), np.float32).copy()
             results.append((np.array(losses), slot, session.evaluate(dataset)))
@@ -83,13 +83,13 @@ def test_runs_the_stages(bundle: Path) -> None:
 def test_the_runner_takes_the_settings_of_an_optimizer(bundle: Path, tmp_path: Path) -> None:
     examples = bundles.text_examples()
     path, state = write_examples(tmp_path / "examples.jsonl", examples), tmp_path / "state"
-    settings = ("weight_decay=5", "clip=0", "checkpoint_every=2", "momentum=0")
+    settings = ("weight_decay=5", "max_grad_norm=0", "checkpoint_every=2", "momentum=0")
     options = [part for setting in settings for part in ("--set", setting)]
     command = ["train", "--bundle", bundle, "--examples", path, "--state", state, "--steps", "3"]
     line = [str(runner_path()), *map(str, command), *options]
     subprocess.run(line, capture_output=True, check=True)
     slots = []
-    for values in ({}, {"weight_decay": 5.0, "clip": 0.0, "checkpoint_every": 2}):
+    for values in ({}, {"weight_decay": 5.0, "max_grad_norm": 0.0, "checkpoint_every": 2}):
         with make_dataset(examples) as dataset, Session.open(bundle) as session:
             session.configure(**values)
             session.train(dataset, 3)

@@ -101,7 +101,7 @@ def without(manifest: Manifest, name: str, which: str, local: str) -> None:
         ),
         (lambda m: m["settings"].update(optimizer="lion"), "settings.optimizer"),
         (lambda m: m["settings"].update(momentum=1), "settings.momentum"),
-        (lambda m: m["settings"].update(clip=-1), "settings.clip"),
+        (lambda m: m["settings"].update(max_grad_norm=-1), "settings.max_grad_norm"),
         (lambda m: m["settings"].update(checkpoint_every=0), "settings.checkpoint_every"),
         (
             lambda m: m["stages"][3].update(backward=None),
@@ -149,7 +149,7 @@ def test_bad_manifests(tmp_path: Path, change: Change, message: str) -> None:
             lambda m: value(m, "mix.forward@5", "outputs", "y0").update(role="saved"),
             "the role saved",
         ),
-        (lambda m: m["settings"].update(keep_mb=-1), "settings.keep_mb"),
+        (lambda m: m["settings"].update(activation_cache_mb=-1), "settings.activation_cache_mb"),
     ],
 )
 def test_bad_programs_that_save(tmp_path: Path, change: Change, message: str) -> None:

@@ -110,7 +110,7 @@ def test_anonymous_memory(tmp_path: Path) -> None:
     with make_dataset(examples) as dataset, Session.open(bundle, engine=fill) as session:
         before = memory_usage()
         session.attach(tmp_path / "state")
-        session.configure(batch=4, clip=1.0)
+        session.configure(batch_size=4, max_grad_norm=1.0)
         session.train(dataset, 3)
         session.evaluate(dataset)
         after = memory_usage()

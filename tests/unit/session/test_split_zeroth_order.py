@@ -37,14 +37,14 @@ FZOO = {
 def write_fzoo(folder: Path) -> Path:
     """One-sided copies along signs, whose differences are divided by their deviation."""
     return split_bundles.write_bundle(
-        folder, method="fzoo", settings={"queries": 3}, changes={"step": FZOO}
+        folder, method="fzoo", settings={"num_queries": 3}, changes={"step": FZOO}
     )
 
 
 def expected_fzoo(steps: list[list[int]]) -> tuple[list[list[float]], dict[str, bundles.Floats]]:
     """Likewise of FZOO: g_j = (l_j - l_0) / std(l_1 .. l_q)."""
     values = split_bundles.initial_values()
-    lr, eps, queries = np.float32(0.1), np.float32(1e-2), 3
+    learning_rate, eps, queries = np.float32(0.1), np.float32(1e-2), 3
     losses = []
     for step, indices in enumerate(steps):
         u = {
@@ -66,7 +66,7 @@ def expected_fzoo(steps: list[list[int]]) -> tuple[list[list[float]], dict[str, 
         g = [np.float32((loss - found[0]) / sigma) for loss in found[1:]]
         for name in SLOTS:
             total = sum(g[j] * u[name][j] for j in range(queries))
-            values[name] = values[name] - lr / np.float32(queries) * total
+            values[name] = values[name] - learning_rate / np.float32(queries) * total
         losses.append(found)
     return losses, values
 
@@ -74,7 +74,7 @@ def expected_fzoo(steps: list[list[int]]) -> tuple[list[list[float]], dict[str, 
 def expected_run(steps: list[list[int]]) -> tuple[list[list[float]], dict[str, bundles.Floats]]:
     """From the definitions: each step's losses, and the slots with the last update applied."""
     values = split_bundles.initial_values()
-    lr, eps, seed, queries = np.float32(0.1), np.float32(1e-2), 7, 2
+    learning_rate, eps, seed, queries = np.float32(0.1), np.float32(1e-2), 7, 2
     losses = []
     for step, indices in enumerate(steps):
         z = {
@@ -99,7 +99,7 @@ def expected_run(steps: list[list[int]]) -> tuple[list[list[float]], dict[str, b
         ]
         for name in SLOTS:
             total = g[0] * z[name][0] + g[1] * z[name][1]
-            values[name] = values[name] - lr / np.float32(queries) * total
+            values[name] = values[name] - learning_rate / np.float32(queries) * total
         losses.append(found)
     return losses, values
 
@@ -110,7 +110,7 @@ def test_trains_as_the_definitions_say(tmp_path: Path, method: str) -> None:
     steps = [[0, 1, 2], [3, 4], [5, 6, 0]]
     losses, values = expected_run(steps)
     with make_dataset(EXAMPLES) as dataset, Session.open(path, engine=SplitModel()) as session:
-        assert (session.info.queries, session.info.copies) == (2, 1)
+        assert (session.info.num_queries, session.info.copies) == (2, 1)
         for expected, indices in zip(losses, steps, strict=True):
             assert session.step(dataset, indices).losses == pytest.approx(expected, rel=2e-4)
         for name in SLOTS:
@@ -120,7 +120,7 @@ def test_trains_as_the_definitions_say(tmp_path: Path, method: str) -> None:
         with pytest.raises(ConfigError, match="no gradient"):
             session.read_slot("lora_B.0", gradient=True)
         with pytest.raises(ConfigError, match=method):
-            session.configure(clip=1.0)
+            session.configure(max_grad_norm=1.0)
 
 
 def test_fzoo_trains_as_the_definitions_say(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_fzoo_trains_as_the_definitions_say(tmp_path: Path) -> None:
     losses, values = expected_fzoo(steps)
     path = write_fzoo(tmp_path / "bundle")
     with make_dataset(EXAMPLES) as dataset, Session.open(path, engine=SplitModel()) as session:
-        assert (session.info.queries, session.info.copies) == (3, 1)
+        assert (session.info.num_queries, session.info.copies) == (3, 1)
         for expected, indices in zip(losses, steps, strict=True):
             step = session.step(dataset, indices)
             assert step.losses == pytest.approx(expected, rel=2e-4)
@@ -141,7 +141,7 @@ def test_fzoo_trains_as_the_definitions_say(tmp_path: Path) -> None:
             np.testing.assert_allclose(found, values[name].ravel(), rtol=2e-2, atol=2e-2)
             assert session.replay_slot(name, 3).tobytes() == found.tobytes()
         # Its copies are compiled in.
-        session.configure(difference="forward", lr=0.2)
+        session.configure(difference="forward", learning_rate=0.2)
         with pytest.raises(ConfigError, match="central, of the method fzoo"):
             session.configure(difference="central")
 

@@ -94,7 +94,7 @@ def test_trains_as_the_definitions_say(tmp_path: Path, kind: tuple[bool, bool], 
         make_dataset(CHOICES if loss == "choices" else EXAMPLES) as dataset,
         Session.open(path, engine=StackedModel()) as session,
     ):
-        assert (session.info.queries, session.info.copies, session.info.rows) == (2, 4, 8)
+        assert (session.info.num_queries, session.info.copies, session.info.rows) == (2, 4, 8)
         for step, indices in enumerate([[0, 1, 2], [3, 4], [5, 4, 0], [1]]):
             found = session.step(dataset, indices)
             # The first call of a step applies the update of the step before.
@@ -110,8 +110,8 @@ def test_trains_as_the_definitions_say(tmp_path: Path, kind: tuple[bool, bool], 
             ]
             record = session.record(step)
             assert record.gradients == found.gradients == tuple(map(float, gradients))
-            assert (record.lr, record.eps) == (LR, EPS)
-            state = updated(state, list(record.gradients), record.lr, step)
+            assert (record.learning_rate, record.eps) == (LR, EPS)
+            state = updated(state, list(record.gradients), record.learning_rate, step)
             finished = state_of(session)
             for name in initial_values():
                 assert finished[name].tobytes() == state[name].tobytes()

@@ -81,7 +81,7 @@ def mlx_program(**v: Any) -> list[Any]:
 
 def executorch_file(_path: Path, programs: list[dict[str, Any]]) -> bytes:
     edge = to_edge(
-        {p["method"]: export(p) for p in programs},
+        {p["entry_point"]: export(p) for p in programs},
         compile_config=EdgeCompileConfig(_check_ir_validity=False),
     )
     return bytes(edge.to_executorch().buffer)

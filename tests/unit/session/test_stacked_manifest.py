@@ -216,8 +216,8 @@ def test_the_schema_leaves_update_without_a_family(tmp_path: Path) -> None:
 
 def test_the_schema_wants_a_plan_or_queries_without_an_optimizer(tmp_path: Path) -> None:
     path = stacked_bundles.write_bundle(tmp_path / "bundle")
-    rewrite(path, lambda m: m["settings"].pop("queries"))
+    rewrite(path, lambda m: m["settings"].pop("num_queries"))
     assert read_manifest(path)["step"]["copies"] == "call"
     rewrite(path, lambda m: m.pop("step"))
-    with pytest.raises(BundleError, match="'queries' is a required property"):
+    with pytest.raises(BundleError, match="'num_queries' is a required property"):
         check_schema(path)

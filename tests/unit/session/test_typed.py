@@ -45,7 +45,7 @@ def digest(path: Path, folder: Path) -> str:
 
 
 def test_what_is_typed_trains_as_the_same_lines(tmp_path: Path) -> None:
-    bundle(tmp_path, chatting(CHAT_TEMPLATE), seq_len=60)
+    bundle(tmp_path, chatting(CHAT_TEMPLATE), max_length=60)
     typed = tmp_path / "typed é.jsonl"
     write_typed(typed, EXAMPLES)
     assert list(map(json.loads, typed.read_text("utf-8").splitlines())) == list(map(line, EXAMPLES))

@@ -30,11 +30,15 @@ class Run:
 
     def __init__(self, folder: Path, method: str) -> None:
         self.folder = folder
-        settings = {"batch": 2, "lr": 0.3} if method == "mebp" else {"lr": 0.5, "batch": 2}
+        settings = (
+            {"batch_size": 2, "learning_rate": 0.3}
+            if method == "mebp"
+            else {"learning_rate": 0.5, "batch_size": 2}
+        )
         if method == "mebp":
             self.bundle = split_bundles.write_bundle(folder / "bundle", settings=settings)
         else:
-            self.bundle = bundles.write_bundle(folder / "bundle", queries=4, settings=settings)
+            self.bundle = bundles.write_bundle(folder / "bundle", num_queries=4, settings=settings)
         self.method = method
         # Half of what is held out says otherwise than what is trained on: the more certain, the worse.
         self.data = [([1, 2], [3, -100]), ([4, 1], [-100, 3])]
@@ -274,7 +278,7 @@ def test_a_run_that_diverged_forgets_evaluations_of_steps_that_it_gave_up(run: R
         run.dataset(run.held_out) as test,
     ):
         session.attach(run.folder / "run", change_settings=True)
-        session.configure(lr=1e38)
+        session.configure(learning_rate=1e38)
         with pytest.raises(DivergedError):
             session.train(data, 40, validation=Validation(test))
     with run.open() as session:

@@ -61,7 +61,7 @@ def write_bundle(folder: Path, file: str) -> Path:
     content = read_manifest(bundle)
     for program in content["programs"]:
         if program["name"] == "evaluate":
-            program.update(file=file, method="scores")
+            program.update(file=file, entry_point="scores")
     listed = [bundle / name for name in content.pop("files")]
     files = [path for path in (bundle / "model.mlpackage").rglob("*") if path.is_file()]
     del content["bundle_id"]
@@ -152,7 +152,7 @@ def test_slots_of_fp16_pass_by_their_bits(tmp_path: Path, kind: Any) -> None:
     save(bundle / "model.mlpackage", doubled)
     content = read_manifest(bundle)
     program = next(one for one in content["programs"] if one["name"] == "evaluate")
-    program.update(file=SPECIFICATION, method="scores")
+    program.update(file=SPECIFICATION, entry_point="scores")
     del content["bundle_id"]
     listed = [bundle / name for name in content.pop("files")]
     listed += [path for path in (bundle / "model.mlpackage").rglob("*") if path.is_file()]

@@ -219,7 +219,7 @@ def test_an_offloaded_model_has_the_same_mask(
 ) -> None:
     folder = save_tiny(name, tmp_path / "model")
     source = models.resolve(str(folder))
-    config = MaskConfig(density=0.01, kind=kind, seq_len=64)
+    config = MaskConfig(density=0.01, kind=kind, max_length=64)
     expected = choose_mask(models.load(source), data, config, tmp_path, progress=quiet)
     loaded = models.load(source, lazy=lazy and device_map != "cpu")
     found = choose_mask(loaded, data, config, tmp_path, progress=quiet, device_map=device_map)
@@ -245,7 +245,7 @@ def test_no_room_for_the_weights_of_a_model_without_files(tmp_path: Path) -> Non
 def test_the_verb(data: Path, tmp_path: Path) -> None:
     folder = save_tiny("qwen2", tmp_path / "model")
     output = tmp_path / "new" / "qwen.mask"
-    settings = ("--set", "density=0.02", "--set", "sequences=3", "--set", "seq_len=48")
+    settings = ("--set", "density=0.02", "--set", "sequences=3", "--set", "max_length=48")
     arguments = ("sensitivity", folder, "--data", data, "-o", output, *settings)
     found = verb(*arguments)
     mask = read_mask(output)
@@ -286,7 +286,7 @@ def test_the_verb(data: Path, tmp_path: Path) -> None:
 def test_what_a_person_reads(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = save_tiny("llama", tmp_path / "model")
     arguments = ["sensitivity", str(folder), "-o", str(tmp_path / "a.mask")]
-    assert main.run([*arguments, "--data", str(data), "--set", "seq_len=64"]) == 0
+    assert main.run([*arguments, "--data", str(data), "--set", "max_length=64"]) == 0
     out, err = capfd.readouterr()
     assert "chosen  74 of 73,728 weights" in out
     assert "text    4 sequences of rows.jsonl" in out
@@ -313,8 +313,12 @@ def test_without_data_the_brown_corpus_is_read(
 
     monkeypatch.setattr(corpus, "rows", rows)
     folder = save_tiny("llama", tmp_path / "model")
-    config = MaskConfig(density=0.01, seq_len=32)
+    config = MaskConfig(density=0.01, max_length=32)
     loaded = models.load(models.resolve(str(folder)))
     mask, _ = choose_mask(loaded, None, config, tmp_path, progress=quiet)
     assert set(asked) == {32}
-    assert (mask.facts.corpus, mask.facts.seq_len, mask.facts.loss) == ("brown", 32, "all tokens")
+    assert (mask.facts.corpus, mask.facts.max_length, mask.facts.loss) == (
+        "brown",
+        32,
+        "all tokens",
+    )

@@ -23,7 +23,7 @@ from zoexport.tools.compiling import compiling
 from zoexport.tools.estimate import PROCESSES, estimate
 from zoexport.tools.plan import plan_training
 
-SMALL = {"seq_len": "32", "batch": "1", "lora.rank": "4"}
+SMALL = {"max_length": "32", "batch_size": "1", "lora.r": "4"}
 KEYS = {
     "model",
     "method",
@@ -77,7 +77,7 @@ def test_the_result_adds_up(llama: Path) -> None:
     found = _plan(llama)
     assert found.keys() == KEYS
     assert (found["fits"], found["budget_mb"]) == (None, None)
-    assert found["settings"]["lora.rank"] == 4
+    assert found["settings"]["lora.r"] == 4
     parts = found["breakdown"]
     anonymous = sum(parts["anonymous"].values())
     assert anonymous == pytest.approx(found["peak_anonymous_mb"], abs=0.3)
@@ -111,9 +111,9 @@ def test_a_blank_model_is_the_loaded_one_without_values(name: str, tmp_path: Pat
 @pytest.mark.parametrize("name", slow_after(1, ["llama", "gemma3"]))
 @pytest.mark.parametrize("method", ["mebp", "mezo"])
 def test_planned_memory_is_that_of_the_program_file(name: str, method: str, tmp_path: Path) -> None:
-    settings = {**SMALL, "lora.targets": "all-linear"}
+    settings = {**SMALL, "lora.target_modules": "all-linear"}
     if method != "mebp":
-        settings["split"] = "layers"
+        settings["granularity"] = "layer"
     planned = build.plan(method, "host", settings)
     folder = _config_only(name, tmp_path / name)
     model = models.blank(models.resolve(str(folder), weights=False)).model
@@ -137,16 +137,18 @@ def test_planned_memory_is_that_of_the_program_file(name: str, method: str, tmp_
 @pytest.mark.slow
 def test_figures_grow_with_what_is_asked_for(llama: Path) -> None:
     one = _plan(llama)
-    longer, wider = _plan(llama, seq_len=64), _plan(llama, batch=2)
+    longer, wider = _plan(llama, max_length=64), _plan(llama, batch_size=2)
     assert 2 * one["flops_per_step"] < longer["flops_per_step"] < 3 * one["flops_per_step"]
     assert wider["flops_per_step"] == 2 * one["flops_per_step"]
-    assert _plan(llama, accumulate=3)["flops_per_step"] == 3 * one["flops_per_step"]
+    assert (
+        _plan(llama, gradient_accumulation_steps=3)["flops_per_step"] == 3 * one["flops_per_step"]
+    )
     for bigger in (longer, wider):
         assert bigger["bytes_per_step"] > one["bytes_per_step"]
         assert (
             bigger["breakdown"]["anonymous"]["programs"] > one["breakdown"]["anonymous"]["programs"]
         )
-    assert _plan(llama, lora__rank=8)["disk_mb"] > one["disk_mb"]
+    assert _plan(llama, lora__r=8)["disk_mb"] > one["disk_mb"]
     assert _plan(llama, weights="fp32")["disk_mb"] > one["disk_mb"]
     assert _plan(llama, optimizer="sgd")["disk_mb"] <= one["disk_mb"]
     assert _plan(llama, loss="choices")["flops_per_step"] > one["flops_per_step"]
@@ -154,7 +156,7 @@ def test_figures_grow_with_what_is_asked_for(llama: Path) -> None:
 
 def test_masks_of_dropout_are_counted(llama: Path) -> None:
     """One number for each element of the input of each of a layer's adapters, whatever the number of layers."""
-    shapes = {"seq_len": 128, "batch": 16}
+    shapes = {"max_length": 128, "batch_size": 16}
     without, dropped = _plan(llama, **shapes), _plan(llama, lora__dropout=0.1, **shapes)
     hidden = tiny_config("llama").hidden_size
     masks = dropped["breakdown"]["anonymous"]["dropout"]
@@ -176,8 +178,8 @@ def test_ranks_of_modules_are_counted(llama: Path) -> None:
 @pytest.mark.slow
 def test_the_head_multiplies_as_many_rows_as_there_are_labels(llama: Path) -> None:
     def planned(method: str, labels: int | None) -> int:
-        settings = {"seq_len": "64", "batch": "8"}
-        settings |= {} if method == "mebp" else {"split": "layers", "queries": "2"}
+        settings = {"max_length": "64", "batch_size": "8"}
+        settings |= {} if method == "mebp" else {"granularity": "layer", "num_queries": "2"}
         found = plan_training(
             str(llama),
             method=method,
@@ -199,7 +201,7 @@ def test_the_head_multiplies_as_many_rows_as_there_are_labels(llama: Path) -> No
 def test_activations_that_are_not_kept_are_computed_again(tmp_path: Path) -> None:
     folder = tmp_path / "deep"
     tiny_config("llama", num_hidden_layers=8).save_pretrained(folder)
-    shapes = {"seq_len": 128, "batch": 16, "keep_mb": 0}
+    shapes = {"max_length": 128, "batch_size": 16, "activation_cache_mb": 0}
     kept, again = _plan(folder, **shapes), _plan(folder, checkpoint_every=3, **shapes)
     assert again["flops_per_step"] > kept["flops_per_step"]
     assert again["breakdown"]["mapped"]["activations"] < kept["breakdown"]["mapped"]["activations"]
@@ -210,32 +212,39 @@ def test_activations_that_are_not_kept_are_computed_again(tmp_path: Path) -> Non
 def test_room_for_results_follows_from_memory(tmp_path: Path) -> None:
     folder = tmp_path / "deep"
     tiny_config("llama", num_hidden_layers=8).save_pretrained(folder)
-    shapes = {"seq_len": 128, "batch": 16}
-    nothing = _plan(folder, keep_mb=0, **shapes)
+    shapes = {"max_length": 128, "batch_size": 16}
+    nothing = _plan(folder, activation_cache_mb=0, **shapes)
     least = nothing["peak_rss_mb"]
     some, most, none = (
-        _plan(folder, keep_mb=0, ram_mb=least + more, **shapes)["kept"] for more in (20, 1000, -1)
+        _plan(folder, activation_cache_mb=0, ram_mb=least + more, **shapes)["kept"]
+        for more in (20, 1000, -1)
     )
-    assert none["keep_mb"] == 0 and none["flops_per_step"] == nothing["flops_per_step"]
-    assert 18 <= some["keep_mb"] <= 20 < most["keep_mb"] == most["keep_mb_of_all_layers"]
+    assert none["activation_cache_mb"] == 0 and none["flops_per_step"] == nothing["flops_per_step"]
+    assert (
+        18
+        <= some["activation_cache_mb"]
+        <= 20
+        < most["activation_cache_mb"]
+        == most["keep_mb_of_all_layers"]
+    )
     assert most["flops_per_step"] < some["flops_per_step"] < nothing["flops_per_step"]
     # A run that is told so takes as much.
-    told = _plan(folder, keep_mb=most["keep_mb"], **shapes)
+    told = _plan(folder, activation_cache_mb=most["activation_cache_mb"], **shapes)
     assert told["flops_per_step"] == most["flops_per_step"]
-    assert least < told["peak_rss_mb"] <= least + most["keep_mb"]
-    less = _plan(folder, keep_mb=most["keep_mb"] - 1, **shapes)
+    assert least < told["peak_rss_mb"] <= least + most["activation_cache_mb"]
+    less = _plan(folder, activation_cache_mb=most["activation_cache_mb"] - 1, **shapes)
     assert less["flops_per_step"] > told["flops_per_step"]
     assert "kept" not in _plan(folder, target="ios-mlx", ram_mb=500)
 
 
-@pytest.mark.parametrize("split", ["layers", "whole"])
-def test_queries_cost_two_forward_passes_each(llama: Path, split: str) -> None:
-    given: dict[str, Any] = {"split": split, "weights": "fp32"}
-    one, four = (_plan(llama, "mezo", queries=q, **given) for q in (1, 4))
-    together = _plan(llama, "prge", queries=4, **given)
+@pytest.mark.parametrize("granularity", ["layer", "model"])
+def test_queries_cost_two_forward_passes_each(llama: Path, granularity: str) -> None:
+    given: dict[str, Any] = {"granularity": granularity, "weights": "fp32"}
+    one, four = (_plan(llama, "mezo", num_queries=q, **given) for q in (1, 4))
+    together = _plan(llama, "prge", num_queries=4, **given)
     assert four["flops_per_step"] == 4 * one["flops_per_step"]
     assert together["flops_per_step"] == pytest.approx(four["flops_per_step"], rel=0.1)
-    if split == "whole":
+    if granularity == "model":
         programs = [p["breakdown"]["anonymous"]["programs"] for p in (one, together)]
         assert programs[1] > programs[0]
     gradients = _plan(llama, weights="fp32")
@@ -249,11 +258,11 @@ def _blank(folder: Path) -> Any:
 def _sized(
     folder: Path, method: str, target: str = "host", **settings: str
 ) -> tuple[build.Plan, TrainingGraph]:
-    planned = build.plan(method, target, {"batch": "1", "queries": "4", **settings})
+    planned = build.plan(method, target, {"batch_size": "1", "num_queries": "4", **settings})
     model = _blank(folder)
     length = build.capture_length(planned, model)
     assert length is not None
-    captured = build.captured(model, length, planned.config.seq_len, lambda *_: None)
+    captured = build.captured(model, length, planned.config.max_length, lambda *_: None)
     return planned, build.sized_graph(planned, model, captured, lambda *_: None)
 
 
@@ -261,13 +270,13 @@ def _sized(
     ("method", "given", "copies", "calls"),
     [
         ("senszoq", {"mask": "none"}, 8, 10),  # 8 copies of 80 entries, 64 in a call
-        ("mezo", {"split": "layers"}, 1, 16),  # 80 entries, 8 times
+        ("mezo", {"granularity": "layer"}, 1, 16),  # 80 entries, 8 times
     ],
 )
 def test_stacked_copies_share_the_calls_of_the_head(
     method: str, given: dict[str, str], copies: int, calls: int, llama: Path
 ) -> None:
-    planned, graph = _sized(llama, method, seq_len="80", **given)
+    planned, graph = _sized(llama, method, max_length="80", **given)
     assert (graph.copies, graph.rows, graph.label_rows) == (copies, copies, 64)
     moves_one = {name: Footprint(0, 0, int(name == "head")) for name in graph.programs}
     found = estimate(graph, moves_one, as_dict(planned.config), tokenizer=0, threads=1)
@@ -279,7 +288,7 @@ def test_stacked_copies_share_the_calls_of_the_head(
 
 def test_rows_that_fill_up_a_call_of_the_head_are_no_operations(llama: Path) -> None:
     """Where the target's products leave them out."""
-    planned, graph = _sized(llama, "mezo", seq_len="80", split="layers")
+    planned, graph = _sized(llama, "mezo", max_length="80", granularity="layer")
     flops = {name: product_flops(program) for name, program in graph.programs.items()}
     copies, entries = 8, 6
 
@@ -294,7 +303,7 @@ def test_rows_that_fill_up_a_call_of_the_head_are_no_operations(llama: Path) -> 
 
 
 def _compiling(folder: Path, method: str, target: str = "host", **given: str) -> dict[str, int]:
-    planned, graph = _sized(folder, method, target, seq_len="64", **given)
+    planned, graph = _sized(folder, method, target, max_length="64", **given)
     captured = build.captured(_blank(folder), 64, 64, lambda *_: None)
     found = compiling(
         planned.target.lowering_memory,
@@ -323,9 +332,9 @@ def test_a_compile_takes_more_for_what_there_is_more_of(tmp_path: Path) -> None:
     written = "weights being written"
     assert deep[written] == small[written] == 4096 * 256 * 4 + 43 * (1 << 18)
     assert (small["tokenizer"], small.keys()) == (1300, deep.keys())
-    few = _compiling(folders["small"], "mezo", split="layers")
+    few = _compiling(folders["small"], "mezo", granularity="layer")
     assert few["programs"] < small["programs"] and "chosen weights" not in few
-    mlx = _compiling(folders["small"], "mezo", "ios-mlx", split="layers")
+    mlx = _compiling(folders["small"], "mezo", "ios-mlx", granularity="layer")
     assert mlx["programs"] < few["programs"]
     whole = _compiling(folders["deep"], "mezo")
     assert whole["model"] == 4 * sum(p.numel() for p in _blank(folders["deep"]).parameters())
@@ -334,9 +343,9 @@ def test_a_compile_takes_more_for_what_there_is_more_of(tmp_path: Path) -> None:
 
 def test_large_matrices_are_tried_and_read_in_pieces(tmp_path: Path) -> None:
     tiny_config("llama", num_hidden_layers=1, intermediate_size=1 << 18).save_pretrained(tmp_path)
-    found = _compiling(tmp_path, "mezo", split="layers")
+    found = _compiling(tmp_path, "mezo", granularity="layer")
     assert found["a stage being tried"] == 10_000_000 + 8 * 64 * (1 << 18)
-    _, graph = _sized(tmp_path, "mezo", seq_len="64", split="layers")
+    _, graph = _sized(tmp_path, "mezo", max_length="64", granularity="layer")
     captured = build.captured(_blank(tmp_path), 64, 64, lambda *_: None)
     memory = targets.get("host").lowering_memory
     fixed = compiling(memory, graph, captured, "int4", any_length=False, tokenizer=0)
@@ -346,7 +355,7 @@ def test_large_matrices_are_tried_and_read_in_pieces(tmp_path: Path) -> None:
 def test_a_target_that_was_not_measured_says_so(
     llama: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    line = ["plan", str(llama), "--target", "android-gpu", "--set", "seq_len=32"]
+    line = ["plan", str(llama), "--target", "android-gpu", "--set", "max_length=32"]
     assert run(line) == 0
     assert "not known: compiles for android-gpu were not measured" in capfd.readouterr().out
     assert run([*line, "--json"]) == 0
@@ -359,7 +368,7 @@ def test_a_roomy_budget_takes_first_order(llama: Path) -> None:
     found = _plan(llama, budget_mb=1000)
     assert found["fits"] is True
     best, *others = found["options"]
-    assert best["first_order"] and best["settings"] == {"seq_len": 32, "batch": 1}
+    assert best["first_order"] and best["settings"] == {"max_length": 32, "batch_size": 1}
     assert best["peak_anonymous_mb"] == found["peak_anonymous_mb"]
     assert not any(other["first_order"] for other in others)
     assert {other["method"] for other in others} == {"prge", "mezo", "fzoo", "quzo", "spzo"}
@@ -370,14 +379,14 @@ def test_a_roomy_budget_takes_first_order(llama: Path) -> None:
 
 @pytest.mark.slow
 def test_what_does_not_fit_is_made_smaller(llama: Path) -> None:
-    asked = {"seq_len": 128, "batch": 32}
+    asked = {"max_length": 128, "batch_size": 32}
     needed = _plan(llama, **asked)["peak_anonymous_mb"]
-    small = _plan(llama, seq_len=128)["peak_anonymous_mb"]
+    small = _plan(llama, max_length=128)["peak_anonymous_mb"]
     assert small < needed
     found = _plan(llama, budget_mb=(small + needed) / 2, **asked)
     assert found["fits"] is False
-    assert found["options"][0]["settings"] == {"seq_len": 128, "batch": 1}
-    assert "--method mebp --set seq_len=128 --set batch=1" in found["advice"]
+    assert found["options"][0]["settings"] == {"max_length": 128, "batch_size": 1}
+    assert "--method mebp --set max_length=128 --set batch_size=1" in found["advice"]
 
 
 @pytest.mark.slow
@@ -391,7 +400,7 @@ def test_nothing_that_fits_is_an_answer(llama: Path, capfd: pytest.CaptureFixtur
 
 
 def test_the_table_names_the_parts(llama: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    line = ["plan", str(llama), "--target", "host", "--budget-mb", "100", "--set", "seq_len=32"]
+    line = ["plan", str(llama), "--target", "host", "--budget-mb", "100", "--set", "max_length=32"]
     assert run(line) == 0
     output, progress = capfd.readouterr()
     assert (
@@ -406,11 +415,11 @@ def test_the_table_names_the_parts(llama: Path, capfd: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["--set", "lora.rnk=8"], 2, "lora.rank"),
-        (["--set", "seq_len=32", "--set", "lora.rank=4096"], 2, "at most"),
+        (["--set", "lora.rnk=8"], 2, "lora.r"),
+        (["--set", "max_length=32", "--set", "lora.r=4096"], 2, "at most"),
         (["--budget-mb", "0"], 2, "--budget-mb"),
         (["--method", "adam"], 2, "adam"),
-        (["--set", "seq_len=4096"], 1, "128 positions"),
+        (["--set", "max_length=4096"], 1, "128 positions"),
     ],
 )
 def test_bad_input_is_one_message(
@@ -470,7 +479,7 @@ def test_a_whole_program_reads_its_weights_once_a_call(
         str(llama),
         method=method,
         target="host",
-        settings={**SMALL, "queries": "3"},
+        settings={**SMALL, "num_queries": "3"},
         process="runner",
         ram_mb=1,
         progress=lambda *_: None,

@@ -121,7 +121,14 @@ def test_what_nobody_recorded_is_left_out(run: Run, capfd: pytest.CaptureFixture
     assert len([tag for tag, _ in page.tags if tag == "svg"]) == 1
     # A report of another run beside it counts for nothing.
     head = {"kind": "run", "bundle_id": "0" * 64, "seed": 7}
-    row = {"kind": "step", "step": 1, "loss": 1.0, "lr": 1.0, "seconds": 5.0, "anonymous_mb": 9.0}
+    row = {
+        "kind": "step",
+        "step": 1,
+        "loss": 1.0,
+        "learning_rate": 1.0,
+        "seconds": 5.0,
+        "anonymous_mb": 9.0,
+    }
     (run.folder / "run.report.jsonl").write_text(f"{json.dumps(head)}\n{json.dumps(row)}\n")
     assert read_run(run.folder / "run").seconds == {}
     # Nor do steps with another loss, as of a state that was removed.
@@ -139,7 +146,7 @@ def test_several_runs_have_their_differences_marked(
     run.train("first", 6, every=2)
     with run.open() as session, run.dataset(run.data) as data:
         session.attach(run.folder / "second")
-        session.configure(lr=0.01)
+        session.configure(learning_rate=0.01)
         session.train(data, 4)
     output = run.folder / "report.html"
     call(capfd, 0, run.folder / "first", run.folder / "second", "-o", output)
@@ -147,9 +154,9 @@ def test_several_runs_have_their_differences_marked(
     table = page.tables["Settings of each run"]
     assert table[0] == ["setting", "A", "B"]
     marked = [row[0] for row in table if row[0].endswith(" (differs)")]
-    assert marked == ["lr (differs)"]
-    assert next(row for row in table if row[0] == "lr (differs)")[2] == str(
-        describe_state(run.folder / "second")["settings"]["lr"]
+    assert marked == ["learning_rate (differs)"]
+    assert next(row for row in table if row[0] == "learning_rate (differs)")[2] == str(
+        describe_state(run.folder / "second")["settings"]["learning_rate"]
     )
     assert len([a for tag, a in page.tags if tag == "tr" and a.get("class") == "differs"]) == 1
     ids = [a["id"] for _, a in page.tags if "id" in a]
@@ -167,7 +174,7 @@ def test_nothing_of_a_strangers_state_is_markup(
         # More than the session lets through, which checks what it knows.
         found = describe_state(path)
         texts = dict.fromkeys(("method", "bundle_id", "seed", "damage"), hostile)
-        settings = {**found["settings"], "lr_schedule": hostile, hostile: hostile}
+        settings = {**found["settings"], "lr_scheduler_type": hostile, hostile: hostile}
         changes = [{"step": hostile, "key": hostile, "old": hostile, "new": hostile}]
         data = {"examples": hostile, "sha256": hostile}
         return {**found, **texts, "settings": settings, "changes": changes, "data": data}

@@ -31,7 +31,7 @@ ROWS = [
         "choices": [" terrible", " great"],
     },
 ]
-CONFIG = MaskConfig(density=0.01, seq_len=64)
+CONFIG = MaskConfig(density=0.01, max_length=64)
 
 
 def quiet(phase: str, done: float | None) -> None:
@@ -124,7 +124,7 @@ def test_gradients_choose_what_brute_force_does(
     scores = exact(folder, kind)
     total = sum(score.numel() for score in scores.values())
     count = round(0.01 * total)
-    config = MaskConfig(density=0.01, kind=kind, seq_len=64)
+    config = MaskConfig(density=0.01, kind=kind, max_length=64)
     mask, share = choose_mask(load(folder), data, config, tmp_path, progress=quiet)
     # The smallest of GraSP's scores.
     ordered = scores if kind == "sensitive" else {n: -s for n, s in scores.items()}
@@ -171,7 +171,7 @@ def test_random_choices_depend_on_the_seed_alone(llama: Path, tmp_path: Path) ->
 
 
 def test_each_layer_has_its_share(llama: Path, tmp_path: Path, data: Path) -> None:
-    config = MaskConfig(density=0.01, scope="layer", seq_len=64)
+    config = MaskConfig(density=0.01, scope="layer", max_length=64)
     mask, _ = choose_mask(load(llama), data, config, tmp_path, progress=quiet)
     for name, score in exact(llama, "sensitive").items():
         assert places(mask)[name] == best({name: score}, round(0.01 * score.numel()))[name]
@@ -208,7 +208,7 @@ def test_the_text_is_drawn_with_the_seed(llama: Path, data: Path, tmp_path: Path
     text = tmp_path / "text.txt"
     text.write_text("\ufeff" + "\n\n".join(SENTENCES), encoding="utf-8")
     tokens = tiny_tokenizer()("\n\n".join(SENTENCES))["input_ids"]
-    found = read_text(text, loaded, MaskConfig(seq_len=40))
+    found = read_text(text, loaded, MaskConfig(max_length=40))
     assert (found.loss, found.name) == ("all tokens", "text.txt")
     assert len(found.sequences) == len(tokens) // 40
     assert [s.tokens for s in found.sequences][1] == tokens[40:80]
@@ -275,7 +275,7 @@ def make(model: Path, output: Path, **arguments: Any) -> dict[str, Any]:
         ({"kind": "bigest"}, "Did you mean 'largest'"),
         ({"scope": "block"}, "expected one of model, layer"),
         ({"sequences": "0"}, "at least 1"),
-        ({"seq_len": "1"}, "at least 2"),
+        ({"max_length": "1"}, "at least 2"),
         ({"densty": "0.1"}, "Did you mean 'density'"),
         (
             {"kind": "random", "scope": "layer", "density": "1e-4"},

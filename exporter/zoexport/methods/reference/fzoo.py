@@ -23,7 +23,7 @@ class FzooReference(MomentsReference):
         """
         unperturbed = self.loss(batch, self.masters)
         moved = [
-            self.loss(batch, self.perturbed(query, 1.0)) for query in range(self.config.queries)
+            self.loss(batch, self.perturbed(query, 1.0)) for query in range(self.config.num_queries)
         ]
         sigma = statistics.stdev(moved)
         gradients = [(loss - unperturbed) / sigma if sigma else 0.0 for loss in moved]

@@ -38,7 +38,10 @@ class FirstOrderReference:
         self.step_number = 0
         self.initial = self.values() if config.loss == "dpo" else {}
         values = list(self.slots.values())
-        options: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay}
+        options: dict[str, Any] = {
+            "lr": config.learning_rate,
+            "weight_decay": config.weight_decay,
+        }
         self.optimizer: torch.optim.Optimizer = (
             torch.optim.AdamW(values, **options)
             if config.optimizer == "adamw"
@@ -70,8 +73,8 @@ class FirstOrderReference:
         gradients = {name: _gradient(value).clone() for name, value in self.slots.items()}
         for name, gradient in (applied or {}).items():
             self.slots[name].grad = gradient.to(torch.float64, copy=True)
-        if self.config.clip:
-            torch.nn.utils.clip_grad_norm_(self.slots.values(), self.config.clip)
+        if self.config.max_grad_norm:
+            torch.nn.utils.clip_grad_norm_(self.slots.values(), self.config.max_grad_norm)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         self.optimizer.step()

@@ -31,7 +31,8 @@ class MomentsReference(AdaptersOrWeightsReference):
     def updated(self, name: str, gradients: Sequence[float], learning_rate: float) -> Tensor:
         """A master after a step, by averages m of G and v of its squares.
 
-        w - lr m; w - lr m / (sqrt(v) + 1e-8) with Adam; w - lr U V^T with Muon, where m = U S V^T nearly.
+        w - a m; w - a m / (sqrt(v) + 1e-8) with Adam; w - a U V^T with Muon, where m = U S V^T nearly and a is the
+        learning rate.
         """
         if self.config.optimizer == "sgd":
             return super().updated(name, gradients, learning_rate)

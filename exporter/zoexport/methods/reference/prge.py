@@ -21,7 +21,7 @@ class MezoReference(MomentsReference):
             return super().differences(batch)
         unperturbed = self.loss(batch, self.masters)
         moved = [
-            self.loss(batch, self.perturbed(query, 1.0)) for query in range(self.config.queries)
+            self.loss(batch, self.perturbed(query, 1.0)) for query in range(self.config.num_queries)
         ]
         gradients = [(loss - unperturbed) / self.config.eps for loss in moved]
         return [unperturbed, *moved], gradients

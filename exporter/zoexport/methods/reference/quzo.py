@@ -56,7 +56,7 @@ class QuzoReference(ZerothOrderReference):
             self.masters[name].numpy(),
             *self.limits[name],
             gradients=gradients,
-            lr=learning_rate,
+            learning_rate=learning_rate,
             eps=self.config.eps,
             table=self.table,
             seed=self.config.seed,

@@ -64,12 +64,12 @@ class ZerothOrderReference(abc.ABC):
         """The 2q losses of a step (+1, -1, +2, ...), and g_j = (l(w + eps z_j) - l(w - eps z_j)) / (2 eps)."""
         losses = [
             self.loss(batch, self.perturbed(query, sign))
-            for query in range(self.config.queries)
+            for query in range(self.config.num_queries)
             for sign in (1.0, -1.0)
         ]
         gradients = [
             (losses[2 * query] - losses[2 * query + 1]) / (2 * self.config.eps)
-            for query in range(self.config.queries)
+            for query in range(self.config.num_queries)
         ]
         return losses, gradients
 
@@ -125,7 +125,7 @@ class ZerothOrderReference(abc.ABC):
         self.pending = None
 
     def updated(self, name: str, gradients: Sequence[float], learning_rate: float) -> Tensor:
-        """A master after a step of these gradients: w - lr/q * sum over queries of g_j z_j."""
+        """A master after a step of these gradients: w - learning_rate/q * sum over queries of g_j z_j."""
         value = self.masters[name]
         total = torch.zeros_like(value)
         for query, gradient in enumerate(gradients):

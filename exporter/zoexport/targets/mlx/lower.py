@@ -102,7 +102,7 @@ def _of_stages(graph: TrainingGraph) -> Iterator[Program]:
 
 def _whole(graph: TrainingGraph) -> Iterator[Program]:
     """The programs of a whole model for each length, the longest last, with noise as an input."""
-    graph.lengths = row_lengths(graph.seq_len) if graph.any_length else [graph.seq_len]
+    graph.lengths = row_lengths(graph.max_length) if graph.any_length else [graph.max_length]
     for name, program in graph.programs.items():
         for length in graph.lengths:
             made = copy_program(program, name)

@@ -223,5 +223,5 @@ def _too_large(where: str, found: str) -> LoweringError:
         where,
         found=f"{found} at once",
         expected=f"at most {MOST_BYTES >> 20} MB, which is what every device with Vulkan can bind as one buffer",
-        fix="Choose weights=int4, a smaller batch or seq_len, or another target.",
+        fix="Choose weights=int4, a smaller batch or max_length, or another target.",
     )

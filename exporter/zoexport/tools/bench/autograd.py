@@ -29,7 +29,7 @@ class EagerFirstOrder:
         optimizer: ``adamw`` or ``sgd``.
         momentum: of sgd.
         weight_decay: of the adapters.
-        clip: the largest norm of all gradients together; 0 is off.
+        max_grad_norm: the largest norm of all gradients together; 0 is off.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class EagerFirstOrder:
         optimizer: str = "adamw",
         momentum: float = 0.0,
         weight_decay: float = 0.0,
-        clip: float = 1.0,
+        max_grad_norm: float = 1.0,
     ) -> None:
         self.model = model.requires_grad_(False)
-        self.clip = clip
+        self.max_grad_norm = max_grad_norm
         self.slots = {name: value.clone().requires_grad_() for name, value in slots.items()}
         self._handles = []
         for name in slots:
@@ -67,7 +67,7 @@ class EagerFirstOrder:
         """One step.
 
         Args:
-            tokens: int64 (batch, seq_len). labels: likewise, -100 where nothing is predicted; every row has as many.
+            tokens: int64 (batch, max_length). labels: likewise, -100 where nothing is predicted; every row has as many.
         """
         clock = Clock()
         logits = self.model(input_ids=tokens, use_cache=False).logits
@@ -75,8 +75,8 @@ class EagerFirstOrder:
         clock.lap("forward")
         loss.backward()
         clock.lap("backward")
-        if self.clip:
-            torch.nn.utils.clip_grad_norm_(self.slots.values(), self.clip)
+        if self.max_grad_norm:
+            torch.nn.utils.clip_grad_norm_(self.slots.values(), self.max_grad_norm)
         self._optimizer.step()
         self._optimizer.zero_grad()
         clock.lap("update")

@@ -24,14 +24,14 @@ from zoexport.session import read_manifest
 from zoexport.tools.bench.matrix import Variant
 
 _OF_THE_GRID = {
-    "seq_len": "--seq-len",
-    "batch": "--batch",
-    "queries": "--queries",
+    "max_length": "--max-length",
+    "batch_size": "--batch-size",
+    "num_queries": "--num-queries",
     "weights": "--weights",
-    "lora.layers": "--layers",
-    "lora.targets": "--targets",
-    "split": "--split",
-    "keep_mb": "--keep-mb",
+    "lora.layers_to_transform": "--layers",
+    "lora.target_modules": "--targets",
+    "granularity": "--granularity",
+    "activation_cache_mb": "--keep-mb",
 }
 
 

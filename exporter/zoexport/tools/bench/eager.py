@@ -2,9 +2,9 @@
 
 MeZO's step (Algorithm 1 of the MeZO paper, which P-RGE's paper takes as its sequential baseline), on the B matrices:
 for each query perturb B in place by +eps z, run the model, perturb by -2 eps z, run the model, perturb by +eps z. z is
-never stored: each pass over the adapters makes it again from the query's seed. Then B -= lr / q * g z with z made once
-more. The model is transformers' own with its fused attention, under ``torch.no_grad``; each adapted layer adds
-(alpha / r) x A B; logits of all positions are computed, as ``model(input_ids)`` does; the loss is the mean
+never stored: each pass over the adapters makes it again from the query's seed. Then B -= learning_rate / q * g z with z
+made once more. The model is transformers' own with its fused attention, under ``torch.no_grad``; each adapted layer
+adds (alpha / r) x A B; logits of all positions are computed, as ``model(input_ids)`` does; the loss is the mean
 cross-entropy over the positions that have a label.
 """
 
@@ -83,7 +83,7 @@ class EagerZerothOrder:
         """One step.
 
         Args:
-            tokens: int64 (batch, seq_len). labels: likewise, -100 where nothing is predicted; every row has as many.
+            tokens: int64 (batch, max_length). labels: likewise, -100 where nothing is predicted; every row has as many.
         """
         clock = Clock()
         losses, gradients = [], []

@@ -165,12 +165,12 @@ def _trainer(model: Any, slots: dict[str, Any], manifest: dict[str, Any]) -> Any
 
     config: Any = config_of(manifest)
     settings = manifest["settings"]
-    if "queries" in settings:
+    if "num_queries" in settings:
         return EagerZerothOrder(
             model,
             slots,
             scaling=config.scaling,
-            queries=settings["queries"],
+            queries=settings["num_queries"],
             eps=settings["eps"],
             learning_rate=LEARNING_RATE,
         )
@@ -179,7 +179,9 @@ def _trainer(model: Any, slots: dict[str, Any], manifest: dict[str, Any]) -> Any
         slots,
         scaling=config.scaling,
         learning_rate=LEARNING_RATE,
-        **{key: settings[key] for key in ("optimizer", "momentum", "weight_decay", "clip")},
+        **{
+            key: settings[key] for key in ("optimizer", "momentum", "weight_decay", "max_grad_norm")
+        },
     )
 
 

@@ -24,24 +24,26 @@ DEFAULT = "quick"
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """The size of a step: ``batch`` rows of ``seq_len`` tokens, 2 * ``queries`` losses of each.
+    """The size of a step: ``batch_size`` rows of ``max_length`` tokens, 2 * ``num_queries`` losses of each.
 
     Attributes:
-        layers, targets: the settings ``lora.layers`` and ``lora.targets``.
+        layers, targets: the settings ``lora.layers_to_transform`` and ``lora.target_modules``.
         labels: one of :data:`LABELS`.
     """
 
-    seq_len: int
-    batch: int
-    queries: int
+    max_length: int
+    batch_size: int
+    num_queries: int
     layers: str = "all"
     labels: str = "all"
     targets: str = "attention"
 
     def __str__(self) -> str:
-        text = f"seq {self.seq_len}, q {self.queries}, B {self.batch}"
-        text += f", lora.layers {self.layers}, labels {self.labels}"
-        return text if self.targets == "attention" else f"{text}, lora.targets {self.targets}"
+        text = f"seq {self.max_length}, q {self.num_queries}, B {self.batch_size}"
+        text += f", lora.layers_to_transform {self.layers}, labels {self.labels}"
+        return (
+            text if self.targets == "attention" else f"{text}, lora.target_modules {self.targets}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,37 +55,42 @@ class Variant:
         weights: the setting ``weights``; fp32 for a baseline.
         bundle: the bundle that the user gave to be measured (or repeated by the baseline); None where the variant is
             compiled.
-        split: the setting ``split``; what the method always is where it has no such setting.
-        keep_mb: the setting ``keep_mb`` of a first-order method; None: the target's default, or no such setting.
+        granularity: the setting ``granularity``; what the method always is where it has no such setting.
+        activation_cache_mb: the setting ``activation_cache_mb`` of a first-order method; None: the target's default, or
+            no such setting.
     """
 
     method: str
     weights: str
     shape: Shape
     bundle: Path | None = None
-    split: str = "whole"
-    keep_mb: int | None = None
+    granularity: str = "model"
+    activation_cache_mb: int | None = None
 
     def __str__(self) -> str:
         text = f"{self.method} {self.weights}, {self.shape}"
-        if self.split != "whole":
-            text += f", split {self.split}"
-        if self.keep_mb is not None:
-            text += f", keep_mb {self.keep_mb}"
+        if self.granularity != "model":
+            text += f", granularity {self.granularity}"
+        if self.activation_cache_mb is not None:
+            text += f", activation_cache_mb {self.activation_cache_mb}"
         return text if self.bundle is None else f"{text}, {self.bundle}"
 
     def settings(self) -> dict[str, str]:
         """What a bundle of this variant is compiled with, of what its method has; labels are not compiled in."""
         shape = self.shape
         wanted = {
-            "seq_len": str(shape.seq_len),
-            "batch": str(shape.batch),
-            "queries": str(shape.queries),
+            "max_length": str(shape.max_length),
+            "batch_size": str(shape.batch_size),
+            "num_queries": str(shape.num_queries),
             "weights": self.weights,
-            "lora.layers": shape.layers,
-            "lora.targets": shape.targets,
-            "split": self.split,
-            **({} if self.keep_mb is None else {"keep_mb": str(self.keep_mb)}),
+            "lora.layers_to_transform": shape.layers,
+            "lora.target_modules": shape.targets,
+            "granularity": self.granularity,
+            **(
+                {}
+                if self.activation_cache_mb is None
+                else {"activation_cache_mb": str(self.activation_cache_mb)}
+            ),
         }
         known = fields(methods.get(self.method).config)
         return {key: value for key, value in wanted.items() if key in known}
@@ -92,7 +99,7 @@ class Variant:
 def measured_variant(entry: Mapping[str, Any]) -> Variant:
     """What an entry of a measurement's ``results`` is of, where the variant was compiled."""
     shape = {field.name: entry[field.name] for field in dataclasses.fields(Shape)}
-    own = {key: entry[key] for key in ("method", "weights", "split", "keep_mb")}
+    own = {key: entry[key] for key in ("method", "weights", "granularity", "activation_cache_mb")}
     return Variant(shape=Shape(**shape), **own)
 
 
@@ -113,22 +120,22 @@ class Axes:
     """Variants as the product of what each axis lists.
 
     Attributes:
-        rows: q * B; the batch is then ``rows`` / q, and ``batch`` is not used.
+        rows: q * B; the batch is then ``rows`` / q, and ``batch_size`` is not used.
         eager: whether each shape is also measured in PyTorch: a first-order step where one of the methods is, else a
             zeroth-order one.
-        split, keep_mb: of the methods that have this setting.
+        granularity, activation_cache_mb: of the methods that have this setting.
     """
 
     methods: tuple[str, ...] = ("prge",)
     weights: tuple[str, ...] = ("int4",)
-    seq_len: tuple[int, ...] = (64,)
-    batch: tuple[int, ...] = (1,)
-    queries: tuple[int, ...] = (1,)
+    max_length: tuple[int, ...] = (64,)
+    batch_size: tuple[int, ...] = (1,)
+    num_queries: tuple[int, ...] = (1,)
     layers: tuple[str, ...] = ("all",)
     labels: tuple[str, ...] = LABELS
     targets: tuple[str, ...] = ("attention",)
-    split: tuple[str, ...] = ("whole",)
-    keep_mb: tuple[int | None, ...] = (None,)
+    granularity: tuple[str, ...] = ("model",)
+    activation_cache_mb: tuple[int | None, ...] = (None,)
     rows: int | None = None
     eager: bool = True
 
@@ -140,32 +147,32 @@ class Axes:
         """
         shapes = []
         for length, queries, layers, labels, targets in itertools.product(
-            self.seq_len, self.queries, self.layers, self.labels, self.targets
+            self.max_length, self.num_queries, self.layers, self.labels, self.targets
         ):
             if self.rows is not None and self.rows % queries:
                 raise ConfigError(
                     "option --rows",
                     found=f"{self.rows} with {queries} queries",
                     expected="a multiple of every number of queries",
-                    fix="Change --rows or --queries.",
+                    fix="Change --rows or --num-queries.",
                 )
-            batches = self.batch if self.rows is None else (self.rows // queries,)
+            batches = self.batch_size if self.rows is None else (self.rows // queries,)
             shapes += [Shape(length, batch, queries, layers, labels, targets) for batch in batches]
         return shapes
 
 
 _QUICK = Axes(methods=("prge", "mezo"), weights=("int4", "fp32"))
-_QUERIES = Axes(queries=(1, 2, 4, 8, 16), rows=16, eager=False)
-_LAYERS = Axes(queries=(4,), layers=("all", "last:8"), labels=("last",), eager=False)
+_QUERIES = Axes(num_queries=(1, 2, 4, 8, 16), rows=16, eager=False)
+_LAYERS = Axes(num_queries=(4,), layers=("all", "last:8"), labels=("last",), eager=False)
 _ALL_LAYERS = 2000
 """MB that hold the results of all layers of small models, at the grid's lengths."""
 _MEBP = Axes(
     methods=("mebp", "mezo"),
-    seq_len=(128, 256, 512, 1024, 2048),
+    max_length=(128, 256, 512, 1024, 2048),
     labels=("all",),
     targets=("all-linear",),
-    split=("layers",),
-    keep_mb=(0, _ALL_LAYERS),
+    granularity=("layer",),
+    activation_cache_mb=(0, _ALL_LAYERS),
 )
 
 PRESETS: Mapping[str, tuple[Axes, ...]] = {
@@ -203,25 +210,30 @@ def variants(parts: Sequence[Axes], changes: Mapping[str, Any]) -> list[Variant]
     Raises:
         ConfigError: a batch and the number of rows, or values that do not fit together.
     """
-    if "batch" in changes and "rows" in changes:
+    if "batch_size" in changes and "rows" in changes:
         raise ConfigError(
-            "options --batch and --rows",
+            "options --batch-size and --rows",
             found="both",
             expected="one: the batch is rows / queries",
             fix="Leave one of them out.",
         )
-    if "batch" in changes:
+    if "batch_size" in changes:
         changes = {**changes, "rows": None}
     found: dict[Variant, None] = {}
     for axes in parts:
         chosen = dataclasses.replace(axes, **changes)
         for shape in chosen.shapes():
-            for method, weights, split, keep_mb in itertools.product(
-                chosen.methods, chosen.weights, chosen.split, chosen.keep_mb
+            for method, weights, granularity, activation_cache_mb in itertools.product(
+                chosen.methods, chosen.weights, chosen.granularity, chosen.activation_cache_mb
             ):
-                made = Variant(method, weights, _shape(method, shape), split=_split(method, split))
-                kept = keep_mb if "keep_mb" in _settings(method) else None
-                found[dataclasses.replace(made, keep_mb=kept)] = None
+                made = Variant(
+                    method,
+                    weights,
+                    _shape(method, shape),
+                    granularity=_granularity(method, granularity),
+                )
+                kept = activation_cache_mb if "activation_cache_mb" in _settings(method) else None
+                found[dataclasses.replace(made, activation_cache_mb=kept)] = None
             if chosen.eager:
                 baseline = AUTOGRAD if any(map(first_order, chosen.methods)) else EAGER
                 found[Variant(baseline, "fp32", _shape(baseline, shape))] = None
@@ -229,11 +241,11 @@ def variants(parts: Sequence[Axes], changes: Mapping[str, Any]) -> list[Variant]
 
 
 def _shape(method: str, shape: Shape) -> Shape:
-    return dataclasses.replace(shape, queries=1) if first_order(method) else shape
+    return dataclasses.replace(shape, num_queries=1) if first_order(method) else shape
 
 
-def _split(method: str, wanted: str) -> str:
-    return wanted if "split" in _settings(method) else "layers"
+def _granularity(method: str, wanted: str) -> str:
+    return wanted if "granularity" in _settings(method) else "layer"
 
 
 def _settings(method: str) -> Mapping[str, Any]:
@@ -249,16 +261,16 @@ def of_bundle(
     found = []
     for chosen in labels:
         shape = Shape(
-            settings["seq_len"],
-            settings["batch"],
-            settings.get("queries", 1),  # a first-order method has none
-            settings.get("lora.layers", "all"),
+            settings["max_length"],
+            settings["batch_size"],
+            settings.get("num_queries", 1),  # a first-order method has none
+            settings.get("lora.layers_to_transform", "all"),
             chosen,
-            settings.get("lora.targets", "attention"),
+            settings.get("lora.target_modules", "attention"),
         )
-        split = "layers" if "stages" in manifest else "whole"
-        found.append(Variant(manifest["method"], settings["weights"], shape, bundle, split))
+        granularity = "layer" if "stages" in manifest else "model"
+        found.append(Variant(manifest["method"], settings["weights"], shape, bundle, granularity))
         if eager:
-            baseline = EAGER if "queries" in settings else AUTOGRAD
+            baseline = EAGER if "num_queries" in settings else AUTOGRAD
             found.append(Variant(baseline, "fp32", shape, bundle))
     return found

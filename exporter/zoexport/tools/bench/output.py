@@ -125,7 +125,7 @@ def draw(path: Path, result: Mapping[str, Any]) -> None:
     """
     panels: dict[str, list[Mapping[str, Any]]] = {}
     for entry in result["results"]:
-        work = f"seq {entry['seq_len']}, q·B {entry['queries'] * entry['batch']}, labels {entry['labels']}"
+        work = f"seq {entry['max_length']}, q·B {entry['num_queries'] * entry['batch_size']}, labels {entry['labels']}"
         panels.setdefault(work, []).append(entry)
     heights = [len(entries) + 1.2 for entries in panels.values()]
     figure = new_figure(path, 8, 0.8 + 0.3 * sum(heights))
@@ -149,16 +149,16 @@ def draw(path: Path, result: Mapping[str, Any]) -> None:
 
 
 def method_of(entry: Mapping[str, Any]) -> str:
-    """Return the method, with its settings ``split`` and ``keep_mb`` if these change what is run."""
-    if entry["keep_mb"] is not None:
-        return f"{entry['method']}, keep_mb {entry['keep_mb']}"
-    plain = entry["split"] == "whole" or first_order(entry["method"])
-    return str(entry["method"]) if plain else f"{entry['method']} by {entry['split']}"
+    """Return the method, with its settings ``granularity`` and ``activation_cache_mb`` if these change what is run."""
+    if entry["activation_cache_mb"] is not None:
+        return f"{entry['method']}, activation_cache_mb {entry['activation_cache_mb']}"
+    plain = entry["granularity"] == "model" or first_order(entry["method"])
+    return str(entry["method"]) if plain else f"{entry['method']} by {entry['granularity']}"
 
 
 def _bar_name(entry: Mapping[str, Any]) -> str:
     name = f"{method_of(entry)} {entry['weights']}"
-    name = name if first_order(entry["method"]) else f"{name}, q {entry['queries']}"
+    name = name if first_order(entry["method"]) else f"{name}, q {entry['num_queries']}"
     return name if entry["layers"] == "all" else f"{name}, {entry['layers']}"
 
 
@@ -169,9 +169,9 @@ def _row(entry: Mapping[str, Any]) -> list[Any]:
     return [
         method_of(entry),
         f"{entry['weights']}/{entry['activations']}",
-        entry["seq_len"],
-        None if first_order(entry["method"]) else entry["queries"],
-        entry["batch"],
+        entry["max_length"],
+        None if first_order(entry["method"]) else entry["num_queries"],
+        entry["batch_size"],
         entry["layers"]
         if entry["targets"] == "attention"
         else f"{entry['layers']}, {entry['targets']}",

@@ -78,8 +78,8 @@ def bench(
             variants = matrix.variants(matrix.preset(name), changes)
             source = subjects[0]
             if (
-                len({variant.shape.seq_len for variant in variants}) > 1
-                and "seq_len" not in changes
+                len({variant.shape.max_length for variant in variants}) > 1
+                and "max_length" not in changes
             ):
                 variants = _within_positions(variants, source)
             bundles, model = _compile(variants, source, target, settings, work, progress)
@@ -128,14 +128,14 @@ def bench(
 
 def _within_positions(variants: Sequence[Variant], model: str) -> list[Variant]:
     """Without a preset's lengths that the model has no positions for."""
-    longest = max(variant.shape.seq_len for variant in variants)
+    longest = max(variant.shape.max_length for variant in variants)
     from zoexport import models
     from zoexport.ir.capture import position_limit
 
     limit = position_limit(models.blank(models.resolve(model)).model)
     if limit is None or limit >= longest:
         return list(variants)
-    return [variant for variant in variants if variant.shape.seq_len <= limit]
+    return [variant for variant in variants if variant.shape.max_length <= limit]
 
 
 _Given = tuple[list[Variant], dict[Variant, Path], dict[str, Any]]

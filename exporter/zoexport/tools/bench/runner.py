@@ -81,7 +81,11 @@ def train(
     """
     arguments = ["train", "--bundle", bundle, "--examples", examples, "--state", state]
     arguments += ["--steps", steps, "--threads", threads, "--timings"]
-    for setting in (f"lr={learning_rate}", "lr_schedule=constant", "accumulate=1"):
+    for setting in (
+        f"learning_rate={learning_rate}",
+        "lr_scheduler_type=constant",
+        "gradient_accumulation_steps=1",
+    ):
         arguments += ["--set", setting]
     printed, peak = call(bundle, arguments, within)
     known = [value for value in (printed[-1]["peak_anonymous_mb"], peak) if value is not None]

@@ -45,8 +45,8 @@ def results(
                 "name": str(variant),
                 "method": variant.method,
                 "weights": variant.weights,
-                "split": variant.split,
-                "keep_mb": variant.keep_mb,
+                "granularity": variant.granularity,
+                "activation_cache_mb": variant.activation_cache_mb,
                 "activations": manifest["settings"]["activations"] if manifest else "fp32",
                 **dataclasses.asdict(variant.shape),
                 # What was compiled here has a name that says what it is; its place is this machine's own.
@@ -78,10 +78,10 @@ def ratios(variants: Sequence[Variant], rounds: Sequence[Round]) -> list[dict[st
     ``ratio_of_fastest`` compares the fastest step of each: on a busy machine the one that was disturbed least.
 
     Kinds: ``faster than eager`` and ``prge faster than mezo`` (speed-ups, more is better); ``fewer layers`` (a step's
-    time with ``lora.layers=last:K`` over all layers, less is better); ``spread over queries`` (of variants that differ
-    in q at the same q * B: the slowest over the fastest, 1 is best). Of a first-order method, less is better:
-    ``step over mezo`` (a step of two forward passes through the same split programs), ``step over autograd``, and
-    ``anonymous MB over`` and ``peak MB over`` both, ratios of the most in all rounds.
+    time with ``lora.layers_to_transform=last:K`` over all layers, less is better); ``spread over queries`` (of variants
+    that differ in q at the same q * B: the slowest over the fastest, 1 is best). Of a first-order method, less is
+    better: ``step over mezo`` (a step of two forward passes through the same layer-wise programs),
+    ``step over autograd``, and ``anonymous MB over`` and ``peak MB over`` both, ratios of the most in all rounds.
     """
     found = []
     for variant in variants:
@@ -92,7 +92,7 @@ def ratios(variants: Sequence[Variant], rounds: Sequence[Round]) -> list[dict[st
             continue
         others = {
             "faster than eager": _like(
-                variant, variants, method=EAGER, weights="fp32", split="whole"
+                variant, variants, method=EAGER, weights="fp32", granularity="model"
             ),
             "prge faster than mezo": _like(variant, variants, method="mezo")
             if variant.method == "prge"
@@ -111,10 +111,10 @@ def ratios(variants: Sequence[Variant], rounds: Sequence[Round]) -> list[dict[st
 def _over_others(
     variant: Variant, variants: Sequence[Variant], rounds: Sequence[Round]
 ) -> list[dict[str, Any]]:
-    plain = dataclasses.replace(variant, keep_mb=None)
+    plain = dataclasses.replace(variant, activation_cache_mb=None)
     others = {
         "mezo": _like(plain, variants, method="mezo"),
-        AUTOGRAD: _like(plain, variants, method=AUTOGRAD, weights="fp32", split="whole"),
+        AUTOGRAD: _like(plain, variants, method=AUTOGRAD, weights="fp32", granularity="model"),
     }
     found = []
     for name, other in others.items():
@@ -147,12 +147,14 @@ def _spreads(variants: Sequence[Variant], rounds: Sequence[Round]) -> list[dict[
         key = dataclasses.replace(
             variant,
             bundle=None,
-            shape=dataclasses.replace(shape, batch=shape.batch * shape.queries, queries=1),
+            shape=dataclasses.replace(
+                shape, batch_size=shape.batch_size * shape.num_queries, num_queries=1
+            ),
         )
         groups.setdefault(key, []).append(variant)
     found = []
     for key, group in groups.items():
-        if len({variant.shape.queries for variant in group}) < 2 or key.method in BASELINES:
+        if len({variant.shape.num_queries for variant in group}) < 2 or key.method in BASELINES:
             continue
         # To the round's own first one: the largest of several noisy times would grow with their number.
         to_first = [statistics.median(_times(variant, rounds, group[0])) for variant in group]
@@ -204,7 +206,7 @@ def _like(
     method: str | None = None,
     weights: str | None = None,
     layers: str | None = None,
-    split: str | None = None,
+    granularity: str | None = None,
 ) -> Variant | None:
     """The variant that differs from another in these fields only."""
     wanted = dataclasses.replace(
@@ -212,7 +214,7 @@ def _like(
         method=method or variant.method,
         weights=weights or variant.weights,
         shape=dataclasses.replace(variant.shape, layers=layers or variant.shape.layers),
-        split=split or variant.split,
+        granularity=granularity or variant.granularity,
     )
     if wanted in variants:
         return wanted

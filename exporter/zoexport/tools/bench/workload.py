@@ -15,21 +15,21 @@ _TENSOR_ID = 0x7FFFFFFE
 
 
 def examples(shape: Shape, vocabulary: int) -> list[Example]:
-    """``batch`` examples of ``seq_len`` tokens, spread over the whole vocabulary.
+    """``batch_size`` examples of ``max_length`` tokens, spread over the whole vocabulary.
 
     With labels=all every token after the first is to be predicted, with labels=last the last alone.
     """
-    first = shape.seq_len - 1 if shape.labels == "last" else 1
+    first = shape.max_length - 1 if shape.labels == "last" else 1
     made = []
-    for row in range(shape.batch):
-        words = rng.words(0, _TENSOR_ID, row, 0, shape.seq_len).astype(np.uint64)
+    for row in range(shape.batch_size):
+        words = rng.words(0, _TENSOR_ID, row, 0, shape.max_length).astype(np.uint64)
         made.append(Example([Candidate.predicting((words % vocabulary).tolist(), first)], 0))
     return made
 
 
 def examples_file(folder: Path, shape: Shape, vocabulary: int) -> Path:
     """These examples as a file of the runner's JSON Lines."""
-    name = f"{vocabulary}-{shape.seq_len}-{shape.batch}-{shape.labels}.jsonl"
+    name = f"{vocabulary}-{shape.max_length}-{shape.batch_size}-{shape.labels}.jsonl"
     path = folder / name
     if not path.exists():
         write_examples(examples(shape, vocabulary), path)

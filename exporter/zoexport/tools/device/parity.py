@@ -56,7 +56,7 @@ def device_parity(
     vocabulary = manifest["model"]["vocab_size"]
     batches = [make_batch(settings, vocabulary, step, least) for step in range(steps)]
     size = max(map(len, batches))
-    chosen = {"loss": settings["loss"], "batch": size, "accumulate": 1}
+    chosen = {"loss": settings["loss"], "batch_size": size, "gradient_accumulation_steps": 1}
     place = Place(manifest, _RUN)
     pushed = push(bundle, serial=serial, runner=runner, app=False, progress=progress)
     phone = choose_phone(pushed["serial"])
@@ -106,14 +106,14 @@ def _compare(
     with Session.open(bundle) as there:
         there.attach(folder / "phone", read_only=True)
         losses = [there.record(step).loss for step in range(steps)]
-        if not there.info.queries:
+        if not there.info.num_queries:
             return _free(bundle, folder, dataset, losses, chosen, there)
         same = all(
             there.read_slot(slot.name) == there.replay_slot(slot.name, steps)
             for slot in there.slots()
             if slot.role == "trainable"
         )
-        queries = there.info.queries
+        queries = there.info.num_queries
     worst = 0.0
     for step in range(steps):
         state = _cut(folder / "phone", folder / f"step-{step}", step, queries)

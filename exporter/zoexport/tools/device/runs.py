@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import re
 import shlex
 import tempfile
@@ -289,7 +290,8 @@ def run_there(
     arguments: list[object] = ["--examples", place.examples, "--state", place.state]
     arguments += ["--steps", steps, *flags]
     for key, value in settings.items():
-        arguments += ["--set", f"{key}={value}"]
+        text = value if isinstance(value, str) else json.dumps(value)
+        arguments += ["--set", f"{key}={text}"]
     return _ask(phone, place.bundle, "train", arguments, on_line)
 
 
@@ -323,7 +325,7 @@ def generate(
     *,
     prompt: str,
     run: str | None,
-    max_tokens: int,
+    max_new_tokens: int,
     sampling: Sampling,
     stop: Sequence[str],
     engine: str | None,
@@ -350,7 +352,7 @@ def generate(
     place = Place(manifest, run or "any")
     pushed = push(bundle, serial=serial, runner=runner, app=False, progress=progress)
     phone = choose_phone(pushed["serial"])
-    arguments: list[object] = ["--prompt", prompt, "--max-tokens", max_tokens]
+    arguments: list[object] = ["--prompt", prompt, "--max-new-tokens", max_new_tokens]
     for name, value in dataclasses.asdict(sampling).items():
         arguments += [f"--{name.replace('_', '-')}", value]
     for text in stop:

@@ -42,7 +42,7 @@ struct ChooseView: View {
             }
             Button("Choose") {
                 if let bundle, let data {
-                    model.choose(bundle: bundle, data: data, steps: UInt64(steps), lr: rate, heldOut: heldOut)
+                    model.choose(bundle: bundle, data: data, steps: UInt64(steps), learningRate: rate, heldOut: heldOut)
                 }
             }
             .disabled(bundle == nil || data == nil || model.screen.isActive)

@@ -8,7 +8,7 @@ struct BundleManifest: Decodable {
         /// The specification inside the package.
         let file: String
         /// The function.
-        let method: String
+        let entryPoint: String
         let inputs, outputs: [Value]
 
         /// The .mlpackage that `file` is in.

@@ -43,7 +43,7 @@ public final class PackageEngine: Engine, @unchecked Sendable {
             try check(program, package, given.map(\.feature))
             checked.insert(name)
         }
-        try functions.run(program.method, in: package, inputs: given, outputs: wanted)
+        try functions.run(program.entryPoint, in: package, inputs: given, outputs: wanted)
     }
 
     /// Checks that the session passes the manifest's values, in its order; outputs may be left out.
@@ -80,19 +80,19 @@ public final class PackageEngine: Engine, @unchecked Sendable {
 
     /// The function takes these inputs and no others, and returns the program's outputs.
     private func check(_ program: BundleManifest.Program, _ package: URL, _ inputs: [Feature]) throws {
-        let declared = try functions.features(of: program.method, in: package)
+        let declared = try functions.features(of: program.entryPoint, in: package)
         guard Set(inputs.map(\.name)).count == inputs.count else {
             throw Refusal("inputs of one name in the package: \(inputs)")
         }
         for input in inputs where !declared.inputs.contains(input) {
-            throw Refusal("no input \(input) of the function \(program.method), which has \(declared.inputs)")
+            throw Refusal("no input \(input) of the function \(program.entryPoint), which has \(declared.inputs)")
         }
         if let other = declared.inputs.first(where: { !inputs.contains($0) }) {
-            throw Refusal("the function \(program.method) with another input, \(other)")
+            throw Refusal("the function \(program.entryPoint) with another input, \(other)")
         }
         let outputs = Set(declared.outputs.map(\.name))
         for output in program.outputs where !outputs.contains(FeatureNames.output(output.name)) {
-            throw Refusal("the function \(program.method) without the output \(FeatureNames.output(output.name))")
+            throw Refusal("the function \(program.entryPoint) without the output \(FeatureNames.output(output.name))")
         }
     }
 }

@@ -151,9 +151,11 @@ public final class TrainingSession: Sendable {
 
     /// Reads record `index` of the trajectory log, below `SessionInfo.steps`.
     public func record(_ index: UInt64) throws -> TrajectoryRecord {
-        var record = zo_record(), gradients = [Float](repeating: 0, count: try info.queries)
+        var record = zo_record(), gradients = [Float](repeating: 0, count: try info.numQueries)
         try handle.verb { zo_session_record($0, index, &record, &gradients, $1) }
-        return .init(step: record.step, lr: record.lr, eps: record.eps, loss: record.loss, gradients: gradients)
+        return .init(
+            step: record.step, learningRate: record.learning_rate, eps: record.eps, loss: record.loss, gradients: gradients
+        )
     }
 
     /// Writes a snapshot and syncs the log.

@@ -3,7 +3,7 @@ import CZoexport
 /// A bundle and its state (`zo_session_info`).
 public struct SessionInfo: Decodable, Sendable {
     public let bundleId, method, target, engine: String
-    public let rows, seqLen, copies, queries, maxLabels: Int
+    public let rows, maxLength, copies, numQueries, maxLabels: Int
     public let seed, steps: UInt64
     public let packedWeights, packedProblem: String
     public let adapters: [String]
@@ -22,12 +22,12 @@ public struct SlotInfo: Decodable, Sendable {
 /// One step (`zo_step`): `losses[2i]` and `losses[2i+1]` are those of +z_i and -z_i, `loss` their mean.
 public struct StepResult: Sendable {
     public let step: UInt64
-    public let loss, lr, seconds: Double
+    public let loss, learningRate, seconds: Double
     public let losses: [Double]
     public let gradients: [Float]
 
     init(_ step: zo_step) {
-        (self.step, loss, lr, seconds) = (step.step, step.loss, step.lr, step.seconds)
+        (self.step, loss, learningRate, seconds) = (step.step, step.loss, step.learning_rate, step.seconds)
         losses = Array(UnsafeBufferPointer(start: step.losses, count: step.loss_count))
         gradients = Array(UnsafeBufferPointer(start: step.gradients, count: step.gradient_count))
     }
@@ -36,11 +36,11 @@ public struct StepResult: Sendable {
 /// The step just taken, of `total` (`zo_progress`). Memory is 0 if it is not known.
 public struct StepProgress: Sendable {
     public let step, total: UInt64
-    public let loss, lr, seconds: Double
+    public let loss, learningRate, seconds: Double
     public let rssBytes, anonymousBytes: UInt64
 
     init(_ now: zo_progress) {
-        (step, total, loss, lr, seconds) = (now.step, now.total, now.loss, now.lr, now.seconds)
+        (step, total, loss, learningRate, seconds) = (now.step, now.total, now.loss, now.learning_rate, now.seconds)
         (rssBytes, anonymousBytes) = (now.rss_bytes, now.anonymous_bytes)
     }
 }
@@ -63,7 +63,7 @@ public struct StepEvaluation: Decodable, Equatable, Sendable {
 /// A record of the trajectory log.
 public struct TrajectoryRecord: Sendable {
     public let step: UInt64
-    public let lr, eps, loss: Float
+    public let learningRate, eps, loss: Float
     public let gradients: [Float]
 }
 
@@ -78,7 +78,7 @@ public struct GenerateOptions: Encodable, Sendable {
     public var stop: [String]?
     public var adapter: String?
     public var temperature, topP, minP, repetitionPenalty: Double?
-    public var maxTokens, topK: UInt32?
+    public var maxNewTokens, topK: UInt32?
     public var seed: UInt64?
     public var untrained, keep, sliding: Bool?
 
@@ -100,10 +100,10 @@ public struct Generation: Decodable, Sendable {
     public let prefillSeconds, decodeSeconds: Double
 }
 
-/// Settings of a run by key, such as "lr" or "dpo.beta" (graphs/schema/settings.schema.json).
+/// Settings of a run by key, such as "learning_rate" or "dpo.beta" (graphs/schema/settings.schema.json).
 public typealias Settings = [String: Setting]
 
-/// The value of a setting, usually a literal: `["lr": 1e-3, "batch": 4, "pack": "on"]`.
+/// The value of a setting, usually a literal: `["learning_rate": 1e-3, "batch_size": 4, "pack": true]`.
 public struct Setting: Codable, Hashable, Sendable {
     public typealias Value = Codable & Hashable & Sendable
 

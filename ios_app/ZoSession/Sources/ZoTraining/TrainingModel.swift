@@ -131,13 +131,13 @@ public final class TrainingModel {
     ///
     /// - Parameter onText: gets the answers piece by piece, the trained one first; true ends the answer.
     public func ask(
-        _ question: String, maxTokens: UInt32 = 256, onText: (@Sendable (_ trained: Bool, String) -> Bool)? = nil
+        _ question: String, maxNewTokens: UInt32 = 256, onText: (@Sendable (_ trained: Bool, String) -> Bool)? = nil
     ) async throws {
         let before = screen.talk
         let exchange = try await withSession { session in
             func answer(_ trained: Bool) throws -> String {
                 var options = GenerateOptions()
-                options.maxTokens = maxTokens
+                options.maxNewTokens = maxNewTokens
                 options.untrained = !trained
                 let listener = { (piece: String) in onText?(trained, piece) ?? false }
                 let turns = before.flatMap {

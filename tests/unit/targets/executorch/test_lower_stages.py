@@ -33,7 +33,7 @@ def test_every_program_gives_what_the_graph_says(name: str, weights: str, tmp_pa
     assert [entry["name"] for entry in lowered.programs] == list(graph.programs)
     for entry, program in zip(lowered.programs, graph.programs.values(), strict=True):
         given = arguments(graph, program)
-        found = loaded.load_method(entry["method"]).execute(given)
+        found = loaded.load_method(entry["entry_point"]).execute(given)
         expected = program.module(*given)
         for value, ours, theirs in zip(program.outputs, found, expected, strict=True):
             assert tuple(ours.shape) == value.shape
@@ -44,11 +44,11 @@ def test_what_is_said_of_the_programs(tmp_path: Path) -> None:
     graph = shortest("llama_tied", "int4")
     lowered = lower_stages(graph, tmp_path, lambda *_: None)
     layer = next(entry for entry in lowered.programs if entry["name"] == "layer.0.backward@32")
-    assert {key: layer[key] for key in ("family", "length", "file", "method")} == {
+    assert {key: layer[key] for key in ("family", "length", "file", "entry_point")} == {
         "family": "layer.0.backward",
         "length": 32,
         "file": "model.pte",
-        "method": "layer_0_backward_32",
+        "entry_point": "layer_0_backward_32",
     }
     assert layer["inputs"] == [
         value.as_dict() for value in graph.programs["layer.0.backward@32"].inputs

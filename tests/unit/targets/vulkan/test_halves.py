@@ -28,7 +28,7 @@ def calls(name: str, **settings: str) -> dict[str, Calls]:
 
 @pytest.mark.parametrize("name", ["llama_tied", "gpt2", "gemma3", "bloom"])
 def test_what_calls_hand_to_one_another_is_fp16(name: str) -> None:
-    for made in calls(name, weights="int4", lora__targets="all-linear").values():
+    for made in calls(name, weights="int4", lora__target_modules="all-linear").values():
         written = {one for call in made.calls for one in call.written()}
         expected = written - {*made.outputs}
         for call in made.calls:

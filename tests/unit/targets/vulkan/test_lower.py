@@ -96,7 +96,7 @@ def test_memory_does_not_grow_with_the_number_of_layers(weights: str, tmp_path: 
     for layers in (2, 4, 8):
         folder = tmp_path / str(layers)
         tiny_config("llama", num_hidden_layers=layers).save_pretrained(folder)
-        planned = plan("mebp", "android-gpu", {"seq_len": "48", "weights": weights})
+        planned = plan("mebp", "android-gpu", {"max_length": "48", "weights": weights})
         source = models.resolve(str(folder), weights=False)
         graph = training_graph(planned, models.blank(source).model, lambda *_: None)
         footprints = planned.target.footprints(graph, planned.config, lambda *_: None)
@@ -132,7 +132,7 @@ def test_published_vocabularies(
     config = json.loads((published(name) / "config.json").read_text())
     config.get("text_config", config)["num_hidden_layers"] = 1
     (tmp_path / "config.json").write_text(json.dumps(config))
-    planned = plan("mebp", "android-gpu", {"seq_len": "64", "weights": weights})
+    planned = plan("mebp", "android-gpu", {"max_length": "64", "weights": weights})
     source = models.resolve(str(tmp_path), weights=False)
     graph = training_graph(planned, models.blank(source).model, lambda *_: None)
     found = planned.target.footprints(graph, planned.config, lambda *_: None)

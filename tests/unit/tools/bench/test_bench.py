@@ -52,12 +52,14 @@ def test_what_the_presets_promise() -> None:
     assert {(v.method, v.weights) for v in quick} == {
         ("prge", "int4"), ("prge", "fp32"), ("mezo", "int4"), ("mezo", "fp32"), (EAGER, "fp32"),
     }  # fmt: skip
-    assert {(v.shape.seq_len, v.shape.queries, v.shape.batch) for v in quick} == {(64, 1, 1)}
+    assert {(v.shape.max_length, v.shape.num_queries, v.shape.batch_size) for v in quick} == {
+        (64, 1, 1)
+    }
     queries = matrix.variants(matrix.preset("queries"), {})
-    assert {v.shape.queries for v in queries} == {1, 2, 4, 8, 16}
-    assert {v.shape.queries * v.shape.batch for v in queries} == {16}
+    assert {v.shape.num_queries for v in queries} == {1, 2, 4, 8, 16}
+    assert {v.shape.num_queries * v.shape.batch_size for v in queries} == {16}
     layers = matrix.variants(matrix.preset("layers"), {})
-    assert [(v.shape.layers, v.shape.labels, v.shape.queries) for v in layers] == [
+    assert [(v.shape.layers, v.shape.labels, v.shape.num_queries) for v in layers] == [
         ("all", "last", 4),
         ("last:8", "last", 4),
     ]
@@ -66,7 +68,7 @@ def test_what_the_presets_promise() -> None:
 
 
 def test_options_replace_axes() -> None:
-    changes = {"methods": ("prge",), "weights": ("int8",), "batch": (2, 3), "eager": False}
+    changes = {"methods": ("prge",), "weights": ("int8",), "batch_size": (2, 3), "eager": False}
     found = matrix.variants([Axes(rows=16, labels=("all",))], changes)
     assert found == [Variant("prge", "int8", Shape(64, batch, 1)) for batch in (2, 3)]
     # The baseline is measured once a shape, whatever the methods and weights.
@@ -77,8 +79,8 @@ def test_options_replace_axes() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"queries": (3,), "rows": 16}, "found 16 with 3 queries"),
-        ({"batch": (2,), "rows": 16}, "options --batch and --rows"),
+        ({"num_queries": (3,), "rows": 16}, "found 16 with 3 queries"),
+        ({"batch_size": (2,), "rows": 16}, "options --batch-size and --rows"),
     ],
 )
 def test_axes_that_do_not_fit_together(changes: dict[str, Any], message: str) -> None:
@@ -303,18 +305,18 @@ def test_what_is_written_and_shown(result: dict[str, Any], tmp_path: Path) -> No
     ("arguments", "code", "message"),
     [
         (["MODEL", "--grid", "quik"], 2, "option --grid quik: found no such grid"),
-        (["MODEL", "--seq-len", "64,x"], 2, "'x' is not a valid integer"),
+        (["MODEL", "--max-length", "64,x"], 2, "'x' is not a valid integer"),
         (["MODEL", "--labels", "first"], 2, "'first' is not one of"),
-        (["MODEL", "--rows", "6", "--queries", "4"], 2, "found 6 with 4 queries"),
+        (["MODEL", "--rows", "6", "--num-queries", "4"], 2, "found 6 with 4 queries"),
         (["MODEL", "--methods", "prgee"], 2, "Did you mean 'prge'?"),
         (["MODEL", "--weights", "int5"], 2, "setting 'weights': found 'int5'"),
-        (["MODEL", "--set", "batch=2"], 2, "--batch, which takes several values"),
+        (["MODEL", "--set", "batch_size=2"], 2, "--batch-size, which takes several values"),
         (["MODEL", "--target", "moon"], 2, "moon"),
         ([], 2, "found neither"),
         (["MODEL", "--shape", "qwen2.5-0.5b"], 2, "found both"),
         (["--shape", "qwen2.5-0.6b"], 2, "expected one of gemma3-1b, gemma3-4b, llama3.2-1b"),
         (["nothing-like-this/at-all/x"], 1, "no such file or directory"),
-        (["BUNDLE", "--queries", "2"], 2, "option --queries: found bundles"),
+        (["BUNDLE", "--num-queries", "2"], 2, "option --num-queries: found bundles"),
         (["BUNDLE", "nowhere"], 2, "argument nowhere: found no such folder"),
         (["BUNDLE", "."], 1, "found no manifest.json"),
         (["BUNDLE", "-o", "FILE/out"], 2, "a place that can be written"),

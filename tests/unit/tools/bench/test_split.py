@@ -16,8 +16,8 @@ from zoexport.tools.bench.matrix import AUTOGRAD, EAGER, Axes, Shape, Variant
 from zoexport.tools.bench.runner import Sample, sample
 
 SHAPE = Shape(256, 1, 1, targets="all-linear")
-MEBP = Variant("mebp", "int4", SHAPE, split="layers")
-MEZO = Variant("mezo", "int4", SHAPE, split="layers")
+MEBP = Variant("mebp", "int4", SHAPE, granularity="layer")
+MEZO = Variant("mezo", "int4", SHAPE, granularity="layer")
 BASELINE = Variant(AUTOGRAD, "fp32", SHAPE)
 
 # The matrix.
@@ -25,35 +25,40 @@ BASELINE = Variant(AUTOGRAD, "fp32", SHAPE)
 
 def test_the_mebp_matrix() -> None:
     found = matrix.variants(matrix.preset("mebp"), {})
-    assert {variant.shape.seq_len for variant in found} == {128, 256, 512, 1024, 2048}
-    of_256 = [variant for variant in found if variant.shape.seq_len == 256]
-    kept = [dataclasses.replace(MEBP, keep_mb=keep_mb) for keep_mb in (0, 2000)]
+    assert {variant.shape.max_length for variant in found} == {128, 256, 512, 1024, 2048}
+    of_256 = [variant for variant in found if variant.shape.max_length == 256]
+    kept = [
+        dataclasses.replace(MEBP, activation_cache_mb=activation_cache_mb)
+        for activation_cache_mb in (0, 2000)
+    ]
     assert of_256 == [*kept, MEZO, BASELINE]
-    assert str(kept[1]).endswith("lora.targets all-linear, split layers, keep_mb 2000")
-    assert kept[1].settings()["keep_mb"] == "2000"
-    assert str(MEZO).endswith("lora.targets all-linear, split layers")
+    assert str(kept[1]).endswith(
+        "lora.target_modules all-linear, granularity layer, activation_cache_mb 2000"
+    )
+    assert kept[1].settings()["activation_cache_mb"] == "2000"
+    assert str(MEZO).endswith("lora.target_modules all-linear, granularity layer")
 
 
 def test_settings_are_those_that_the_method_has() -> None:
     assert MEBP.settings() == {
-        "seq_len": "256",
-        "batch": "1",
+        "max_length": "256",
+        "batch_size": "1",
         "weights": "int4",
-        "lora.layers": "all",
-        "lora.targets": "all-linear",
+        "lora.layers_to_transform": "all",
+        "lora.target_modules": "all-linear",
     }
-    assert MEZO.settings() == {**MEBP.settings(), "queries": "1", "split": "layers"}
+    assert MEZO.settings() == {**MEBP.settings(), "num_queries": "1", "granularity": "layer"}
 
 
 def test_a_first_order_method_has_no_queries_and_its_own_baseline() -> None:
-    axes = Axes(methods=("mebp",), queries=(1, 2), rows=4, labels=("all",))
+    axes = Axes(methods=("mebp",), num_queries=(1, 2), rows=4, labels=("all",))
     found = matrix.variants([axes], {})
     shapes = [Shape(64, batch, 1) for batch in (4, 2)]
     assert found == [
         variant
         for shape in shapes
         for variant in (
-            Variant("mebp", "int4", shape, split="layers"),
+            Variant("mebp", "int4", shape, granularity="layer"),
             Variant(AUTOGRAD, "fp32", shape),
         )
     ]
@@ -135,11 +140,11 @@ def test_split_variants_are_shown_with_their_settings(
 ) -> None:
     pytest.importorskip("matplotlib", reason="the extra 'plot' is not installed")
     # A method without a color of its own.
-    result["results"][0] |= {"method": "senszoq", "keep_mb": 64}
+    result["results"][0] |= {"method": "senszoq", "activation_cache_mb": 64}
     output.write(tmp_path, result)
     assert json.loads((tmp_path / output.JSON).read_text()) == result
     text = (tmp_path / output.MARKDOWN).read_text()
-    assert "| mezo by layers | int4/" in text and "| senszoq, keep_mb 64 | int4/" in text
+    assert "| mezo by layer | int4/" in text and "| senszoq, activation_cache_mb 64 | int4/" in text
     assert "- autograd: so\n- memory: so\n" in text
     assert "step over mezo" in "\n".join(output.lines(result))
 
@@ -153,20 +158,20 @@ def test_variants_of_given_split_bundles() -> None:
         "method": "mebp",
         "stages": [],
         "settings": {
-            "seq_len": 32,
-            "batch": 2,
+            "max_length": 32,
+            "batch_size": 2,
             "weights": "int8",
-            "lora.layers": "all",
-            "lora.targets": "all-linear",
+            "lora.layers_to_transform": "all",
+            "lora.target_modules": "all-linear",
         },
     }
     found = matrix.of_bundle(Path("b"), manifest, ["all"], True)
     shape = Shape(32, 2, 1, targets="all-linear")
     assert found == [
-        Variant("mebp", "int8", shape, Path("b"), "layers"),
+        Variant("mebp", "int8", shape, Path("b"), "layer"),
         Variant(AUTOGRAD, "fp32", shape, Path("b")),
     ]
-    zeroth = {**manifest, "method": "mezo", "settings": {**manifest["settings"], "queries": 4}}
+    zeroth = {**manifest, "method": "mezo", "settings": {**manifest["settings"], "num_queries": 4}}
     assert matrix.of_bundle(Path("b"), zeroth, ["all"], True)[1] == dataclasses.replace(
-        found[1], method=EAGER, shape=dataclasses.replace(shape, queries=4)
+        found[1], method=EAGER, shape=dataclasses.replace(shape, num_queries=4)
     )

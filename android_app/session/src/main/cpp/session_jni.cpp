@@ -10,7 +10,7 @@ const Listener& host(void* user) { return *static_cast<const Listener*>(user); }
 int32_t on_part(void* user, uint64_t done, uint64_t total) { return host(user).ends("onPart", "(JJ)Z", done, total); }
 
 int32_t on_progress(void* user, const zo_progress* p) {
-  return host(user).ends("onStep", "(JJDDDJJ)Z", p->step, p->total, p->loss, p->lr, p->seconds, p->rss_bytes,
+  return host(user).ends("onStep", "(JJDDDJJ)Z", p->step, p->total, p->loss, p->learning_rate, p->seconds, p->rss_bytes,
                          p->anonymous_bytes);
 }
 
@@ -88,7 +88,7 @@ ZO_NATIVE(jstring, digest)(JNIEnv* env, jobject, jlong dataset) {
   });
 }
 
-// Returns step, loss, lr, seconds, and the number of losses; then losses and gradients.
+// Returns step, loss, learning_rate, seconds, and the number of losses; then losses and gradients.
 ZO_NATIVE(jdoubleArray, step)(JNIEnv* env, jobject, jlong session, jlong dataset, jlongArray indices) {
   return guarded(env, [&]() -> jdoubleArray {
     const std::vector<int64_t> given = to_vector(env, indices);
@@ -96,7 +96,7 @@ ZO_NATIVE(jdoubleArray, step)(JNIEnv* env, jobject, jlong session, jlong dataset
     const auto* chosen = reinterpret_cast<const uint64_t*>(given.data());
     zo_step step;
     call(env, zo_session_step, session, dataset, chosen, given.size(), &step);
-    std::vector<double> values = {static_cast<double>(step.step), step.loss, step.lr, step.seconds,
+    std::vector<double> values = {static_cast<double>(step.step), step.loss, step.learning_rate, step.seconds,
                                   static_cast<double>(step.loss_count)};
     values.insert(values.end(), step.losses, step.losses + step.loss_count);
     values.insert(values.end(), step.gradients, step.gradients + step.gradient_count);
@@ -142,13 +142,13 @@ ZO_NATIVE(void, writeSlot)(JNIEnv* env, jobject, jlong session, jstring name, jb
   });
 }
 
-// Returns step, lr, eps, loss and a gradient for each query.
+// Returns step, learning_rate, eps, loss and a gradient for each query.
 ZO_NATIVE(jdoubleArray, record)(JNIEnv* env, jobject, jlong session, jlong index, jint queries) {
   return guarded(env, [&]() -> jdoubleArray {
     std::vector<float> gradients(static_cast<size_t>(queries));
     zo_record record;
     call(env, zo_session_record, session, index, &record, gradients.data());
-    std::vector<double> values = {static_cast<double>(record.step), record.lr, record.eps, record.loss};
+    std::vector<double> values = {static_cast<double>(record.step), record.learning_rate, record.eps, record.loss};
     values.insert(values.end(), gradients.begin(), gradients.end());
     return to_doubles(env, values);
   });

@@ -1,8 +1,8 @@
 """Programs in the form that the NPU takes: one size for everything, 32-bit indices, weights in floating point.
 
-The HTP runs graphs of fixed shapes. So rows have seq_len tokens, and a call has as many label entries as there can be;
-a session fills up what a call leaves free. It has no 64-bit integers: tokens and label positions are cast where they
-index something, and nowhere else, as the seed and the step are 64-bit numbers for zoexport's own operators. What
+The HTP runs graphs of fixed shapes. So rows have max_length tokens, and a call has as many label entries as there can
+be; a session fills up what a call leaves free. It has no 64-bit integers: tokens and label positions are cast where
+they index something, and nowhere else, as the seed and the step are 64-bit numbers for zoexport's own operators. What
 depends on weights alone is computed here, as QNN gathers from constants only.
 """
 

@@ -75,7 +75,7 @@ def _lower(program: Program, weights: dict[str, Tensor], soc: str, folder: Path)
         raise refused(f"lowering {program.name} to the NPU of {soc}", error) from error
     file = f"{identifier(program.name)}.pte"
     required, backends = write_programs(executorch, folder, file)
-    entry = {**program_entry(program, file), "method": _METHOD}
+    entry = {**program_entry(program, file), "entry_point": _METHOD}
     why = {operator: reasons[_METHOD].get(operator, OURS) for operator in fallback}
     return Lowered(
         "executorch",

@@ -79,7 +79,7 @@ class QnnTarget:
                 Problem(
                     f"setting activations={settings['activations']}",
                     "programs of single layers are lowered in fp16 alone: gradients have no known range",
-                    "Leave activations at fp32, or choose split=whole where the method has it.",
+                    "Leave activations at fp32, or choose granularity=model where the method has it.",
                 )
             )
         return problems

@@ -65,10 +65,10 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
         if any_length:
             cut_constants(program, graph.length)
         elif graph.any_length:
-            set_length(program, graph.length, graph.seq_len)
+            set_length(program, graph.length, graph.max_length)
         with stated_shapes():
             exported[name] = export_program(program, graph.weights)
-        lengths = (1, graph.seq_len) if any_length else None
+        lengths = (1, graph.max_length) if any_length else None
         programs.append(program_entry(program, FILE, lengths=lengths))
     for name, (program, weights) in generating.items():
         progress(f"exporting {name}", None)

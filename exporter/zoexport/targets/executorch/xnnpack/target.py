@@ -31,7 +31,7 @@ class XnnpackTarget:
     summary: str
     engine: str = "executorch"
     notice: str = ""
-    keep_mb: int = 0
+    activation_cache_mb: int = 0
     has: ClassVar[frozenset[Feature]] = frozenset(Feature)
     takes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "soc": (),
@@ -54,7 +54,7 @@ class XnnpackTarget:
         preferred = {
             "activations": "int8" if whole else "fp32",
             "compute": "fp32",
-            "keep_mb": self.keep_mb,
+            "activation_cache_mb": self.activation_cache_mb,
         }
         return filled(config, preferred)
 
@@ -84,7 +84,7 @@ class XnnpackTarget:
                 Problem(
                     "setting generate.activations=int8",
                     "rounded inputs are multiplied by int4 weights in programs of single layers",
-                    "Leave generate.activations at fp32, or choose weights=int4 and split=layers.",
+                    "Leave generate.activations at fp32, or choose weights=int4 and granularity=layer.",
                 )
             )
         if settings["compute"] == "bf16" and not _rounds_products(config):
@@ -92,7 +92,7 @@ class XnnpackTarget:
                 Problem(
                     "setting compute=bf16",
                     "it rounds products of frozen int4 and int8 weights in programs of single layers; there are none",
-                    "Leave compute at fp32, or choose split=layers and weights=int4 or int8.",
+                    "Leave compute at fp32, or choose granularity=layer and weights=int4 or int8.",
                 )
             )
         if not config.staged and pair == ("int8", "fp32"):
@@ -178,6 +178,8 @@ targets.register(
     "host",
     # A phone's system writes a mapped file to its flash within seconds, so there it is for the user to ask for.
     XnnpackTarget(
-        "host", "this machine's CPU: ExecuTorch with XNNPACK, as android-cpu", keep_mb=256
+        "host",
+        "this machine's CPU: ExecuTorch with XNNPACK, as android-cpu",
+        activation_cache_mb=256,
     ),
 )

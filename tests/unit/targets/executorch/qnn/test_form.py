@@ -28,7 +28,7 @@ from zoexport.targets.executorch.qnn.quantize import (
 
 pytestmark = needs_qnn
 
-SETTINGS = {"seq_len": "24", "batch": "2", "lora.rank": "4", "queries": "1"}
+SETTINGS = {"max_length": "24", "batch_size": "2", "lora.r": "4", "num_queries": "1"}
 
 
 def graph_of(name: str, weights: str, method: str = "prge") -> TrainingGraph:
@@ -93,7 +93,7 @@ def test_norms_are_one_operator_where_rows_have_64_elements() -> None:
 @pytest.mark.parametrize("queries", ["1", "2"])
 def test_one_row_is_repeated_for_the_copies_that_read_it(queries: str) -> None:
     """The HTP may read zeros beyond the first copy where it broadcasts a computed value itself."""
-    planned = plan("prge", "android-npu", {**SETTINGS, "batch": "1", "queries": queries})
+    planned = plan("prge", "android-npu", {**SETTINGS, "batch_size": "1", "num_queries": queries})
     graph = training_graph(planned, tiny("llama"), lambda *_: None)
     program = for_htp(graph, "train")
     names = placeholders(program)

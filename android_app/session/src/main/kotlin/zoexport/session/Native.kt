@@ -79,8 +79,8 @@ internal class Listener(
 ) {
     fun onPart(done: Long, total: Long): Boolean = part(done, total)
     fun onStep(
-        step: Long, total: Long, loss: Double, lr: Double, seconds: Double, rssBytes: Long, anonymousBytes: Long,
-    ): Boolean = this.step(StepProgress(step, total, loss, lr, seconds, rssBytes, anonymousBytes))
+        step: Long, total: Long, loss: Double, learningRate: Double, seconds: Double, rssBytes: Long, anonymousBytes: Long,
+    ): Boolean = this.step(StepProgress(step, total, loss, learningRate, seconds, rssBytes, anonymousBytes))
     fun onJson(text: String): Boolean = json(JSONObject(text))
     fun onToken(next: Long): Boolean = token(next).let { false }
     fun onText(piece: String): Boolean = text(piece)

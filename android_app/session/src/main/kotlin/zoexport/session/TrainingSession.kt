@@ -46,7 +46,7 @@ class TrainingSession internal constructor(address: Long) : AutoCloseable {
         Native.attach(it, state.path, options)
     }
 
-    /** Changes settings of the run by key, such as `lr`. The others stay. */
+    /** Changes settings of the run by key, such as `learning_rate`. The others stay. */
     fun configure(settings: Map<String, Any>) = handle.call { Native.configure(it, json(settings)) }
 
     /** Takes one step on the examples [indices], in this order. */
@@ -144,7 +144,7 @@ class TrainingSession internal constructor(address: Long) : AutoCloseable {
 
     /** Reads record [index] of the trajectory log. */
     fun record(index: Long): TrajectoryRecord =
-        info.run { handle.call { TrajectoryRecord(Native.record(it, index, queries)) } }
+        info.run { handle.call { TrajectoryRecord(Native.record(it, index, numQueries)) } }
 
     /** Writes a snapshot and syncs the log. */
     fun save() = handle.call(Native::save)

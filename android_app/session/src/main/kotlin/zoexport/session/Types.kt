@@ -8,8 +8,9 @@ import org.json.JSONObject
 class SessionInfo internal constructor(
     json: JSONObject, val bundleId: String = json.of("bundle_id"), val method: String = json.of("method"),
     val target: String = json.of("target"), val engine: String = json.of("engine"), val rows: Int = json.of("rows"),
-    val seqLen: Int = json.of("seq_len"), val copies: Int = json.of("copies"), val queries: Int = json.of("queries"),
-    val maxLabels: Int = json.of("max_labels"), val seed: ULong = json.of("seed"), val steps: Long = json.of("steps"),
+    val maxLength: Int = json.of("max_length"), val copies: Int = json.of("copies"),
+    val numQueries: Int = json.of("num_queries"), val maxLabels: Int = json.of("max_labels"),
+    val seed: ULong = json.of("seed"), val steps: Long = json.of("steps"),
     val packedWeights: String = json.of("packed_weights"), val packedProblem: String = json.of("packed_problem"),
     val adapters: List<String> = json.getJSONArray("adapters").items { getString(it) },
 )
@@ -52,14 +53,14 @@ enum class Keep { LAST, BEST }
 /** Describes one step: `losses[2i]` and `losses[2i+1]` belong to +z_i and -z_i; a first-order method has one loss alone. */
 class StepResult internal constructor(
     numbers: DoubleArray, val step: Long = numbers[0].toLong(), val loss: Double = numbers[1],
-    val lr: Double = numbers[2], val seconds: Double = numbers[3],
+    val learningRate: Double = numbers[2], val seconds: Double = numbers[3],
     val losses: DoubleArray = numbers.copyOfRange(5, 5 + numbers[4].toInt()),
     val gradients: FloatArray = numbers.floats(5 + losses.size),
 )
 
 /** Describes a record of the trajectory log. */
 class TrajectoryRecord internal constructor(
-    numbers: DoubleArray, val step: Long = numbers[0].toLong(), val lr: Float = numbers[1].toFloat(),
+    numbers: DoubleArray, val step: Long = numbers[0].toLong(), val learningRate: Float = numbers[1].toFloat(),
     val eps: Float = numbers[2].toFloat(), val loss: Float = numbers[3].toFloat(),
     val gradients: FloatArray = numbers.floats(4),
 )
@@ -72,7 +73,7 @@ internal fun DoubleArray.floats(first: Int) = FloatArray(size - first) { this[fi
 
 /** Reports the step just taken, of [total]. Memory is 0 if the system does not report it. */
 class StepProgress internal constructor(
-    val step: Long, val total: Long, val loss: Double, val lr: Double, val seconds: Double, val rssBytes: Long,
+    val step: Long, val total: Long, val loss: Double, val learningRate: Double, val seconds: Double, val rssBytes: Long,
     val anonymousBytes: Long,
 )
 
@@ -97,13 +98,13 @@ class Message(val role: String, val content: String) {
 
 /** Controls generation: options of the kind `generate` (docs/generate.md). By default the most likely token is taken. */
 data class GenerateOptions(
-    val maxTokens: Int = 256, val stop: List<String> = emptyList(), val adapter: String? = null,
+    val maxNewTokens: Int = 256, val stop: List<String> = emptyList(), val adapter: String? = null,
     val untrained: Boolean = false, val temperature: Double = 0.0, val topK: Int = 0, val topP: Double = 1.0,
     val minP: Double = 0.0, val repetitionPenalty: Double = 1.0, val seed: ULong = 0u, val keep: Boolean = false,
     val sliding: Boolean = false,
 ) {
     internal fun json(prompt: Pair<String, Any>) = options(
-        prompt, "max_tokens" to maxTokens, "stop" to stop, "adapter" to adapter, "untrained" to untrained,
+        prompt, "max_new_tokens" to maxNewTokens, "stop" to stop, "adapter" to adapter, "untrained" to untrained,
         "temperature" to temperature, "top_k" to topK, "top_p" to topP, "min_p" to minP,
         "repetition_penalty" to repetitionPenalty, "seed" to seed, "keep" to keep, "sliding" to sliding,
     )

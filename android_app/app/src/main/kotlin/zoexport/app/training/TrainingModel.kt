@@ -32,7 +32,7 @@ private val Phase.isActive get() = this in setOf(Phase.PREPARING, Phase.EVALUATI
 
 /** Holds what the screen shows. */
 class Screen(
-    val bundle: File?, val data: File?, val heldOut: File?, val steps: Long, val lr: Double?, val view: JobView,
+    val bundle: File?, val data: File?, val heldOut: File?, val steps: Long, val learningRate: Double?, val view: JobView,
     val losses: List<LossPoint>,
     /** Why the job failed, waits or is paused, or why a start was refused. */
     val problem: String?,
@@ -75,7 +75,7 @@ class TrainingModel(
     @Volatile private var data: File? = job.request?.data
     @Volatile private var heldOut: File? = job.request?.heldOut
     @Volatile private var steps: Long = job.request?.steps ?: 100
-    @Volatile private var lr: Double? = (job.request?.settings?.get("lr") as Number?)?.toDouble()
+    @Volatile private var learningRate: Double? = (job.request?.settings?.get("learning_rate") as Number?)?.toDouble()
     @Volatile private var engineName: String? = job.request?.engineName
     @Volatile private var engines: BundleEngines? = enginesOf(bundle)
     @Volatile private var whenCharging = false
@@ -89,7 +89,7 @@ class TrainingModel(
             val used = job.request?.engineName
             val question = problem as? ZoException.Question
             return Screen(
-                bundle, data, heldOut, steps, lr, view, job.losses,
+                bundle, data, heldOut, steps, learningRate, view, job.losses,
                 problem?.message.takeIf { question == null }, question?.message, engines,
                 if (view.phase.isActive) used else engineName,
                 problem?.let { engines?.insteadOf(if (refused != null) engineName else used, it) },
@@ -104,8 +104,8 @@ class TrainingModel(
 
     /** Changes the choices for the next run. With [heldOut] the weights of the best evaluation are shared. */
     fun choose(
-        bundle: File? = this.bundle, data: File? = this.data, steps: Long = this.steps, lr: Double? = this.lr,
-        heldOut: File? = this.heldOut,
+        bundle: File? = this.bundle, data: File? = this.data, steps: Long = this.steps,
+        learningRate: Double? = this.learningRate, heldOut: File? = this.heldOut,
     ) {
         engines = enginesOf(bundle)
         val engineName = engineName.takeIf { bundle == this.bundle }
@@ -113,7 +113,7 @@ class TrainingModel(
         this.data = data
         this.heldOut = heldOut
         this.steps = steps
-        this.lr = lr
+        this.learningRate = learningRate
         chooseEngine(engineName)
     }
 
@@ -191,7 +191,7 @@ class TrainingModel(
     /** Starts the run that the screen describes. A refusal or a question appears on the screen. */
     fun start(answer: Answer = Answer.ASK, whenCharging: Boolean = false) {
         if (!screen.canStart) return
-        val settings = lr?.let { mapOf("lr" to it) }.orEmpty()
+        val settings = learningRate?.let { mapOf("learning_rate" to it) }.orEmpty()
         val asked = JobRequest(checkNotNull(bundle), checkNotNull(data), steps, settings, heldOut, engineName = engineName)
         start(asked, answer, whenCharging)
     }
@@ -273,10 +273,10 @@ class TrainingModel(
      *
      * @param onText receives pieces of the answers, and whether the trained model wrote them; true ends that answer.
      */
-    fun ask(question: String, maxTokens: Int = 256, onText: (Boolean, String) -> Boolean = { _, _ -> false }): Exchange =
+    fun ask(question: String, maxNewTokens: Int = 256, onText: (Boolean, String) -> Boolean = { _, _ -> false }): Exchange =
         withSession { session ->
             val (trained, untrained) = listOf(true, false).map { which ->
-                val options = GenerateOptions(maxTokens, untrained = !which)
+                val options = GenerateOptions(maxNewTokens, untrained = !which)
                 val listener = { piece: String -> onText(which, piece) }
                 val before = talk.flatMap {
                     listOf(Message("user", it.question), Message("assistant", if (which) it.trained else it.untrained))

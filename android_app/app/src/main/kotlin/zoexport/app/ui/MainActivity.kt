@@ -110,7 +110,7 @@ class MainActivity : Activity() {
         }
         val screen = model.screen
         steps.setText(screen.steps.toString())
-        screen.lr?.let { rate.setText(it.toString()) }
+        screen.learningRate?.let { rate.setText(it.toString()) }
     }
 
     override fun onStart() {
@@ -164,7 +164,7 @@ class MainActivity : Activity() {
         model.choose(
             bundle = chosenBundle(),
             steps = steps.text.toString().toLongOrNull() ?: 0,
-            lr = rate.text.toString().toDoubleOrNull(),
+            learningRate = rate.text.toString().toDoubleOrNull(),
         )
         thread { model.start(answer, whenCharging) }
     }
