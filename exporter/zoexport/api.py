@@ -99,7 +99,7 @@ def compile(
             fix="Leave it out: the adapter has its own.",
         )
     if lora is not None:
-        chosen |= _adapters(lora, source, config, chosen)
+        chosen |= _adapters(lora, config, chosen)
     with contextlib.ExitStack() as stack:
         rows = None if calibration is None else stack.enter_context(_as_file(calibration))
         compiled = compile_bundle(
@@ -529,19 +529,11 @@ def _source(
     return os.fspath(model)
 
 
-def _adapters(
-    lora: LoraConfig, source: str | ModelSource, config: type, settings: Mapping[str, Any]
-) -> dict[str, Any]:
-    from zoexport import models
+def _adapters(lora: LoraConfig, config: type, settings: Mapping[str, Any]) -> dict[str, Any]:
     from zoexport.adapters.lora_config import settings_of
     from zoexport.core.config import fields
-    from zoexport.core.sizes import sizes
 
-    def count_layers() -> int:
-        found = models.resolve(source, weights=False) if isinstance(source, str) else source
-        return int(sizes(models.blank(found).model.config).num_layers)
-
-    chosen = settings_of(lora, count_layers)
+    chosen = settings_of(lora)
     if not chosen.keys() <= fields(config).keys():
         raise ConfigError(
             "lora",

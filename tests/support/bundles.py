@@ -100,7 +100,9 @@ def array(tensor: Tensor) -> NDArray[Any]:
     return raw.reshape(tensor.shape).copy()
 
 
-def spsa(num_queries: int, copies: str, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def spsa(
+    num_queries: int, copies: str, settings: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """The plan of one level, with the difference of the settings."""
     difference = (settings or {}).get("difference", "central")
     level = {"begin": 0, "directions": num_queries, "difference": difference}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 from zoexport.core.errors import ConfigError
@@ -34,11 +33,11 @@ _WITHOUT_EFFECT = {
 """Fields that say nothing of how an adapter trains, or what zoexport finds out itself."""
 
 
-def settings_of(lora: Any, count_layers: Callable[[], int]) -> dict[str, Any]:
+def settings_of(lora: Any) -> dict[str, Any]:
     """The settings that stand for a LoraConfig.
 
     Args:
-        lora: a ``peft.LoraConfig``. count_layers: gives how many decoder layers the model has.
+        lora: a ``peft.LoraConfig``.
 
     Raises:
         ConfigError: it is no LoraConfig, or asks for what adapters of a bundle cannot do; each such field is named.
@@ -63,7 +62,7 @@ def settings_of(lora: Any, count_layers: Callable[[], int]) -> dict[str, Any]:
         raise ConfigError(
             "lora",
             found=", ".join(other),
-            expected="LoRA of " + ", ".join(sorted(_TAKEN)) + ", which is of the last layers",
+            expected="LoRA of " + ", ".join(sorted(_TAKEN)),
             fix="Leave these fields out.",
         )
     settings: dict[str, Any] = {"lora.r": lora.r, "lora.alpha": float(lora.lora_alpha)}
@@ -85,19 +84,7 @@ def settings_of(lora: Any, count_layers: Callable[[], int]) -> dict[str, Any]:
             )
         settings["lora.target_modules"] = targets
     elif targets is not None:
-        settings["lora.target_modules"] = ",".join(sorted(targets))
+        settings["lora.target_modules"] = sorted(targets)
     if lora.layers_to_transform is not None:
-        settings["lora.layers_to_transform"] = _last(lora.layers_to_transform, count_layers())
+        settings["lora.layers_to_transform"] = lora.layers_to_transform
     return settings
-
-
-def _last(chosen: int | list[int], layers: int) -> str:
-    numbers = sorted({chosen} if isinstance(chosen, int) else set(chosen))
-    if numbers != list(range(layers - len(numbers), layers)):
-        raise ConfigError(
-            "lora",
-            found=f"layers_to_transform={chosen!r} of {layers} layers",
-            expected="the last layers of the model",
-            fix=f"Pass list(range(K, {layers})), or leave layers_to_transform out.",
-        )
-    return "all" if len(numbers) == layers else f"last:{len(numbers)}"

@@ -162,7 +162,8 @@ class TrainingSettings(abc.ABC):
             reason = f"loss={self.loss} compares answers, which have rows of their own"
             fix = "Leave pack out, or train with loss=full."
             found.append(Problem("setting pack=true", reason, fix))
-        if self.hidden_state_cache_mb and (not self.staged or self.modules[1] == "all"):
+        begins_at_first = {"all", "0"} & {part.strip() for part in self.modules[1].split(",")}
+        if self.hidden_state_cache_mb and (not self.staged or begins_at_first):
             where = f"setting hidden_state_cache_mb={self.hidden_state_cache_mb}"
             reason = "no program of a layer lies below the first that is trained"
             fix = "Leave it out, or give lora.layers_to_transform=last:K, and granularity=layer if it is a setting."
@@ -219,7 +220,7 @@ class LoraSettings(TrainingSettings):
         help="layers to adapt: attention (query and value), all-linear, or names",
     )
     lora_layers_to_transform: str = setting(
-        "all", key="lora.layers_to_transform", help="all, or last:K decoder layers"
+        "all", key="lora.layers_to_transform", help="decoder layers: all, last:K, or numbers from 0"
     )
 
     @property

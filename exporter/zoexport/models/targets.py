@@ -44,13 +44,13 @@ def adapter_targets(
         model: a causal language model whose linear layers are ``nn.Linear``.
         targets: ``attention`` (query and value projections, or the fused one), ``all-linear``, or names separated
             by commas, each of which matches a whole path or the end of paths at a dot, as in PEFT.
-        layers: ``all``, or ``last:K`` for the K last decoder layers.
+        layers: ``all``, ``last:K`` for the K last decoder layers, or their numbers from 0, separated by commas.
         weights: names of the weights that the captured model reads; other layers, such as cross-attention, are left
             out. None: of every layer.
 
     Raises:
         ConfigError: a name matches nothing, attention projections are not recognizable by their names, or there are
-            fewer than K layers.
+            fewer layers.
     """
     linears = [
         path for path in linear_names(model) if weights is None or f"{path}.weight" in weights
@@ -171,27 +171,29 @@ def _in_layers(model: nn.Module, chosen: list[str], layers: str) -> list[str]:
     layers = layers.strip()
     if layers == "all":
         return chosen
-    match = re.fullmatch(r"last:(\d+)", layers)
-    if match is None:
+    stack, size = decoder_stack(model, chosen)
+    if last := re.fullmatch(r"last:(\d+)", layers):
+        kept = list(range(size - int(last[1]), size))
+    elif re.fullmatch(r"\d+(\s*,\s*\d+)*", layers):
+        kept = [int(number) for number in layers.split(",")]
+    else:
         raise ConfigError(
             "setting 'lora.layers_to_transform'",
             found=repr(layers),
-            expected="all, or last:K such as last:4",
+            expected="all, last:K such as last:4, or numbers such as 0,1",
             fix="Write --set lora.layers_to_transform=last:K.",
         )
-    last = int(match[1])
-    stack, size = decoder_stack(model, chosen)
-    if not 1 <= last <= size:
+    if not kept or min(kept) < 0 or max(kept) >= size:
         raise ConfigError(
             "setting 'lora.layers_to_transform'",
-            found=f"last:{last}",
-            expected=f"between 1 and {size} layers, which the model has",
-            fix="Choose a number in that range, or all.",
+            found=layers,
+            expected=f"layers of the {size} that the model has, which are numbered from 0",
+            fix="Choose among these, or all.",
         )
     return [
         path
         for path in chosen
-        if path.startswith(stack) and int(path[len(stack) :].split(".")[0]) >= size - last
+        if path.startswith(stack) and int(path[len(stack) :].split(".")[0]) in kept
     ]
 
 

@@ -212,7 +212,9 @@ def test_values_that_are_not_finite_are_one_clear_error(tmp_path: Path) -> None:
     broken = load("llama_tied", tmp_path)
     model: Any = broken.model
     model.model.layers[1].input_layernorm.weight.data[0] = torch.inf
-    with pytest.raises(ModelError, match=r"layers\.1\.self_attn\.q_proj: .*lora\.init_weights=random"):
+    with pytest.raises(
+        ModelError, match=r"layers\.1\.self_attn\.q_proj: .*lora\.init_weights=random"
+    ):
         measure(broken, ranks(broken), ROWS, seed=0)
     assert not any(module._forward_pre_hooks for module in broken.model.modules())
 

@@ -168,6 +168,8 @@ def test_values_keep_their_types() -> None:
         ({"lora.rank_pattern": {"q_proj": 0}}, "'lora.rank_pattern: q_proj'"),
         ({"lora.alpha_pattern": "{q_proj: 0}"}, "a number above 0"),
         ({"lora.alpha_pattern": "["}, "numbers by name"),
+        ({"lora.use_rslora": "maybe"}, "true or false"),
+        ({"generate": 1}, "true or false"),
     ],
 )
 def test_impossible_values(values: dict[str, object], message: str) -> None:
@@ -185,6 +187,22 @@ def test_numbers_by_name_as_text_and_as_mappings() -> None:
         assert config.lora_alpha_pattern == {r"layers\.1\..*": 2.0}
         again = parse(PrgeConfig, json.loads(json.dumps(as_dict(config))))
         assert again == config
+
+
+@pytest.mark.parametrize("given", [True, "true", "True", "on", "yes"])
+def test_booleans(given: object) -> None:
+    """As YAML has them, in recipes and as text."""
+    assert parse(PrgeConfig, {"lora.use_rslora": given}).lora_use_rslora is True
+    opposite = {True: False, "true": "false", "True": "False", "on": "off", "yes": "no"}[given]
+    assert parse(PrgeConfig, {"generate": opposite}).generate is False
+
+
+def test_lists_are_names_separated_by_commas() -> None:
+    found = parse(
+        PrgeConfig,
+        {"lora.target_modules": ["q_proj", "v_proj"], "lora.layers_to_transform": [0, 3]},
+    )
+    assert found.modules == ("q_proj,v_proj", "0,3")
 
 
 def test_all_problems_are_reported_together() -> None:

@@ -56,6 +56,10 @@ def test_named_targets() -> None:
     model = tiny("llama")
     found = models.adapter_targets(model, " down_proj , q_proj,", "last:1")
     assert found == ["model.layers.1.self_attn.q_proj", "model.layers.1.mlp.down_proj"]
+    assert models.adapter_targets(model, "q_proj", "1, 0") == models.adapter_targets(
+        model, "q_proj"
+    )
+    assert models.adapter_targets(model, "q_proj", "0") == ["model.layers.0.self_attn.q_proj"]
     one = "model.layers.0.mlp.up_proj"
     assert models.adapter_targets(model, one) == [one]
     assert models.adapter_targets(model, "self_attn.o_proj")[0].endswith("0.self_attn.o_proj")
@@ -71,11 +75,12 @@ def test_named_targets() -> None:
         ("embed_tokens", "all", "a Embedding and not a linear layer"),
         ("mlp", "all", "a LlamaMLP and not a linear layer"),
         (" , ", "all", "at least one name"),
-        ("attention", "last:0", "between 1 and 2"),
-        ("attention", "last:3", "between 1 and 2"),
+        ("attention", "last:0", "found last:0; expected layers of the 2"),
+        ("attention", "last:3", "found last:3; expected layers of the 2"),
         ("attention", "last:-1", "last:K"),
         ("attention", "first:1", "last:K"),
-        ("attention", "2", "last:K"),
+        ("attention", "2", "found 2; expected layers of the 2"),
+        ("attention", "0,-1", "last:K"),
         ("model.layers.0.mlp.up_proj", "last:1", "both 'model.layers.0"),
     ],
 )

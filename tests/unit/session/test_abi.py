@@ -80,7 +80,10 @@ def test_options_that_are_not_json_are_refused(bundle: Path) -> None:
     [
         ({"learning_rate": 0}, "setting 'learning_rate': found 0; expected a number above 0"),
         ({"learning_rate": 1e300}, "setting 'learning_rate'"),
-        ({"batch_size": 1.5}, "setting 'batch_size': found 1.5; expected a whole number of at least 1"),
+        (
+            {"batch_size": 1.5},
+            "setting 'batch_size': found 1.5; expected a whole number of at least 1",
+        ),
         ({"batch_size": 2**32}, "setting 'batch_size'"),
         ({"loss": "dpa"}, "setting 'loss': found 'dpa'; expected full, choices, dpo or orpo"),
         ({"lr_sheduler_type": "linear"}, "no such setting.*Did you mean 'lr_scheduler_type'"),
