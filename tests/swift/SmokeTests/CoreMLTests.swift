@@ -33,10 +33,10 @@ final class CoreMLTests: XCTestCase {
             let test = try Case(name)
             let declared = try Replay(test).declared
             let manifest = try BundleManifest.read(test.bundle)
-            XCTAssertEqual(Set(manifest.programs.map(\.method)), Set(declared.keys))
+            XCTAssertEqual(Set(manifest.programs.map(\.entryPoint)), Set(declared.keys))
             let types = ["int64": "int32", "float32": "fp32", "float16": "fp16"]
             for program in manifest.programs {
-                let function = try XCTUnwrap(declared[program.method])
+                let function = try XCTUnwrap(declared[program.entryPoint])
                 XCTAssertEqual(program.package, "model.mlpackage")
                 for (values, features, named) in [
                     (program.inputs, function.inputs, FeatureNames.input),
