@@ -192,7 +192,7 @@ def _parse_value(info: SettingInfo, value: Any, hint: Any) -> Any:
         return _parse_numbers(info, value, typing.get_args(kind)[1])
     if kind is bool:
         return _parse_flag(info, value)
-    if isinstance(value, list | tuple):
+    if kind is str and not info.choices and isinstance(value, list | tuple):
         value = ",".join(map(str, value))
     parsed = str(value) if kind is str else _parse_number(info, value, kind)
     if info.choices and str(parsed) not in info.choices:

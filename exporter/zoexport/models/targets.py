@@ -49,8 +49,8 @@ def adapter_targets(
             out. None: of every layer.
 
     Raises:
-        ConfigError: a name matches nothing, attention projections are not recognizable by their names, or there are
-            fewer layers.
+        ConfigError: a name matches nothing, attention projections are not recognizable by their names, or the model
+            has fewer layers.
     """
     linears = [
         path for path in linear_names(model) if weights is None or f"{path}.weight" in weights
