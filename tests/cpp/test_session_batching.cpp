@@ -144,7 +144,7 @@ void test_every_entry_is_laid_out_once() {
     CHECK(owners.size() == layout.labels.size());
     for (const Call& call : layout.calls) {
       CHECK(!call.owners.empty() && call.owners.size() <= limits.max_labels);
-      CHECK(call.length >= limits.min_seq_len && call.length <= limits.max_length);
+      CHECK(call.length >= limits.min_length && call.length <= limits.max_length);
       CHECK(call.tokens.size() == size_t{limits.rows} * call.length);
       for (size_t i = 0; i < call.owners.size(); ++i) {
         const int64_t row = call.label_positions[i] / call.length;

@@ -43,7 +43,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   MUST(dataset.size() > 0 && dataset.longest() > 0);
   limits.max_length = dataset.longest() + kind % 3;
-  limits.min_seq_len = kind % 2 == 0 ? 1 : limits.max_length;
+  limits.min_length = kind % 2 == 0 ? 1 : limits.max_length;
   if (kind & 4) {
     limits.pad_token = 7;
   }

@@ -158,7 +158,7 @@ class Packer {
   void trim(Call& call) const {
     const auto least = std::lower_bound(limits_.lengths.begin(), limits_.lengths.end(), call.length);
     const size_t from = limits_.max_length;
-    const size_t to = least != limits_.lengths.end() ? *least : std::max(call.length, limits_.min_seq_len);
+    const size_t to = least != limits_.lengths.end() ? *least : std::max(call.length, limits_.min_length);
     call.length = static_cast<uint32_t>(to);
     if (from == to) {
       return;

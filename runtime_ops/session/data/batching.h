@@ -13,7 +13,7 @@ namespace zoexport {
 struct CallLimits {
   uint32_t rows;
   uint32_t max_length;
-  uint32_t min_seq_len;  // max_length where every call has rows of this length
+  uint32_t min_length;  // max_length where every call has rows of this length
   uint32_t max_labels;
   uint32_t min_labels;              // fewer entries are filled up with ones that nobody reads
   std::vector<uint32_t> lengths{};  // ascending, up to max_length: rows get the smallest that fits; empty: any length

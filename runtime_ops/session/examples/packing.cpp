@@ -9,7 +9,7 @@ Status RowPacker::add(const std::vector<int64_t>& tokens, const std::vector<int6
   const bool separated = !spec_.end_tokens.empty() && !tokens_.empty() && !spec_.ends(tokens_.back()) &&
                          !tokenizer_.special(tokens.front());
   const size_t least = (separated ? 1 : 0) + (divides ? 1 : tokens.size());
-  if (tokens_.size() + least > seq_len_) {
+  if (tokens_.size() + least > max_length_) {
     ZO_TRY(finish());
   } else if (separated) {
     tokens_.push_back(spec_.eos_token.value_or(spec_.end_tokens.front()));
@@ -18,13 +18,13 @@ Status RowPacker::add(const std::vector<int64_t>& tokens, const std::vector<int6
   const auto is_label = [](int64_t label) { return label != kNoLabel; };
   // A last token at which nothing is predicted makes no row of its own.
   for (size_t begin = 0; std::any_of(labels.begin() + static_cast<ptrdiff_t>(begin), labels.end(), is_label);) {
-    if (tokens_.size() == seq_len_) {
+    if (tokens_.size() == max_length_) {
       ZO_TRY(finish());
     }
     if (tokens_.empty()) {
       where_ = where;
     }
-    const size_t end = std::min(tokens.size(), begin + seq_len_ - tokens_.size());
+    const size_t end = std::min(tokens.size(), begin + max_length_ - tokens_.size());
     const auto first = static_cast<ptrdiff_t>(begin), last = static_cast<ptrdiff_t>(end);
     tokens_.insert(tokens_.end(), tokens.begin() + first, tokens.begin() + last);
     labels_.insert(labels_.end(), labels.begin() + first, labels.begin() + last);

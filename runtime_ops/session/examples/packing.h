@@ -18,7 +18,7 @@ class RowPacker {
   // An end token of `spec` stands between two sequences of which the first ends with none and the second begins with no
   // special token. Nothing is predicted at it. The references must outlive the packer.
   RowPacker(size_t max_length, const TextSpec& spec, const Tokenizer& tokenizer, Dataset& dataset)
-      : seq_len_(max_length), spec_(spec), tokenizer_(tokenizer), dataset_(dataset) {}
+      : max_length_(max_length), spec_(spec), tokenizer_(tokenizer), dataset_(dataset) {}
 
   // Adds a sequence; `labels[t]` follows `tokens[t]`, or is kNoLabel. `divides`: its tokens fill the rest of the row, and those
   // that are left the rows after it; otherwise it is at most max_length long, and stays in one row. A label whose own token is
@@ -29,7 +29,7 @@ class RowPacker {
   Status finish();
 
  private:
-  size_t seq_len_;
+  size_t max_length_;
   const TextSpec& spec_;
   const Tokenizer& tokenizer_;
   Dataset& dataset_;

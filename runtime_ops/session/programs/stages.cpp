@@ -61,11 +61,11 @@ CallLimits Stages::limits(Pass pass) const {
                     manifest_.lengths, manifest_.pad_token};
   if (manifest_.whole()) {
     const ProgramSpec& program = *manifest_.program(manifest_.stages[0].family(pass), manifest_.max_length);
-    limits.min_seq_len = static_cast<uint32_t>(program.input("tokens")->shape[1].min);
+    limits.min_length = static_cast<uint32_t>(program.input("tokens")->shape[1].min);
     limits.min_labels = static_cast<uint32_t>(program.input("label_positions")->shape[0].min);
   } else {
     // The manifest's are the labels of one copy; the head takes any number, some at a time.
-    limits.min_seq_len = manifest_.lengths.front();
+    limits.min_length = manifest_.lengths.front();
     limits.max_labels =
         static_cast<uint32_t>(std::min<uint64_t>(uint64_t{manifest_.max_labels} * manifest_.copies, UINT32_MAX));
   }

@@ -115,7 +115,7 @@ def test_templates_end_conversations_by_themselves(reader: Reader) -> None:
     assert [tokens for tokens, _ in reader({"messages": turns})] == [reader.bare(text)]
 
 
-def test_what_exceeds_seq_len_loses_the_right_end(reader: Reader) -> None:
+def test_what_exceeds_max_length_loses_the_right_end(reader: Reader) -> None:
     """A text and a completion that are cut at their end do not end; a prompt gives way to the end token."""
     prompt, answer = [*reader.begin, *reader.bare(PROMPT)], reader.bare(ANSWER)
     text = [*prompt, END[1]]
