@@ -30,6 +30,7 @@ from zoexport.models.targets import adapter_targets
 
 if TYPE_CHECKING:
     from zoexport.models import LoadedModel
+    from zoexport.session import Bundle
 
 ROWS = 8
 """Rows that are calibrated on, as in the paper (appendix B)."""
@@ -228,15 +229,15 @@ def _run(model: Any, inputs: dict[str, Any]) -> None:
         handle.remove()
 
 
-def formats_in(bundle: Path, manifest: Mapping[str, Any]) -> dict[str, Format]:
+def formats_in(bundle: Bundle) -> dict[str, Format]:
     """The formats of a bundle by path of the linear layer; empty where it rounds nothing."""
     from safetensors import safe_open
 
-    held = manifest.get("activations", {})
+    held = bundle.manifest.get("activations", {})
     if not held:
         return {}
     with (
-        checked_file(bundle, manifest, manifest["weights"]["file"]) as path,
+        checked_file(bundle.path, bundle.manifest, bundle.manifest["weights"]["file"]) as path,
         safe_open(path, framework="pt") as file,
     ):
         return {

@@ -24,7 +24,7 @@ from zoexport.data.examples import Candidate, Example
 from zoexport.ir.ops import zo_update
 from zoexport.methods.prge import PrgeConfig
 from zoexport.methods.reference.prge import PrgeReference
-from zoexport.session import read_manifest
+from zoexport.session import Bundle
 
 OUTPUT = Path(__file__).parent / "trajectories.json"
 
@@ -89,9 +89,9 @@ def batches(settings: dict[str, Any], examples: int) -> list[list[int]]:
 
 def trajectory(bundle: Path, method: str, examples: list[Example]) -> dict[str, Any]:
     """One run of the reference."""
-    manifest = read_manifest(bundle)
-    settings = manifest["settings"]
-    reference = load_reference(manifest, bundle, None, lambda *_: None)
+    opened = Bundle.open(bundle)
+    manifest, settings = opened.manifest, opened.settings
+    reference = load_reference(opened, None, lambda *_: None)
     trained = [slot for slot in manifest["state"] if slot["role"] == "trainable"]
     initial = reference.values()
     if "num_queries" in settings:

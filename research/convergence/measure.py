@@ -30,8 +30,7 @@ from zoexport.core.files import atomic_file
 from zoexport.core.types import Progress
 from zoexport.data import corpus
 from zoexport.data.samples import Samples
-from zoexport.session import read_manifest
-from zoexport.session.data import write_tokens
+from zoexport.session import Bundle
 from zoexport.tools.bench import bundles, conditions, runner
 from zoexport.tools.bench.matrix import Shape, Variant, first_order
 
@@ -158,7 +157,7 @@ class _Run:
         progress: Progress,
     ) -> None:
         self._curve, self._bundle, self._threads, self._progress = curve, bundle, threads, progress
-        self.manifest = read_manifest(bundle)
+        self.manifest = Bundle.open(bundle).manifest
         texts = [data.train.read_bytes(), data.test.read_bytes()]
         key = [self.manifest["bundle_id"], dataclasses.asdict(curve), threads]
         key += [hashlib.sha256(text).hexdigest() for text in texts]
@@ -243,7 +242,7 @@ class _Run:
     def _tokenized(self, path: Path) -> Path:
         examples = self._folder / f"{path.stem}-examples.jsonl"
         if not examples.exists():
-            write_tokens(self._bundle, path, examples)
+            Bundle.open(self._bundle).write_tokens(path, examples)
         return examples
 
     def _read(self) -> dict[int, dict[str, Any]]:

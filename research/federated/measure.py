@@ -44,8 +44,7 @@ from zoexport.federated.local import LocalTransport
 from zoexport.federated.models import Model, initial
 from zoexport.federated.settings import terms_of
 from zoexport.federated.store import Store
-from zoexport.session import Dataset, Session, read_manifest
-from zoexport.session.data import read_examples, write_tokens
+from zoexport.session import Bundle, Dataset
 from zoexport.tools.bench import conditions
 from zoexport.tools.bench.bundles import compile_apart
 
@@ -233,23 +232,23 @@ class _Run:
         self._work, self._progress = work, progress
         settings = {**COMMON, **arm.settings}
         key = {"model": digest, "arm": [arm.method, settings], "compiler": compiler_digest()}
-        self.bundle = work / f"{arm.method}-{name_of(key)}"
+        folder = work / f"{arm.method}-{name_of(key)}"
         try:
-            self._manifest = read_manifest(self.bundle)
+            self.bundle = Bundle.open(folder)
         except BundleError:  # not there, or damaged
             progress(f"compiling {arm.label}", None)
-            compile_apart(self.bundle, model, arm.method, TARGET, settings)
-            self._manifest = read_manifest(self.bundle)
+            compile_apart(folder, model, arm.method, TARGET, settings)
+            self.bundle = Bundle.open(folder)
         terms = self._terms(arm.rates[0], 0)
         self._cells = Cells(work / "runs")
         flops = self._cells.get(
             "flops",
             {
-                "bundle": self._manifest["bundle_id"],
+                "bundle": self.bundle.id,
                 "difference": terms.difference,
                 "labels": scale.labels,
             },
-            lambda: {"flops": flops_per_step(self._manifest, terms, scale.labels)},
+            lambda: {"flops": flops_per_step(self.bundle.manifest, terms, scale.labels)},
         )["flops"]
         if flops is None:
             raise StateError(
@@ -346,7 +345,7 @@ class _Run:
     def _untrained(self, evaluate: Callable[[Model], dict[str, Any]]) -> dict[str, Any]:
         return self._cells.get(
             "untrained",
-            {"bundle": self._manifest["bundle_id"], "data": self._files.digests()},
+            {"bundle": self.bundle.id, "data": self._files.digests()},
             lambda: evaluate(initial(self.bundle))["evaluation"],
         )
 
@@ -355,10 +354,10 @@ class _Run:
         """Of a version ``evaluation``: ``loss`` and ``accuracy`` of the test, and ``validation``, the other's loss."""
 
         def read(path: Path) -> Any:
-            return read_examples(self.bundle, path, loss=loss, progress=lambda *_: None)
+            return self.bundle.examples(path, loss=loss, progress=lambda *_: None)
 
         with (
-            Session.open(self.bundle) as session,
+            self.bundle.session() as session,
             read(self._files.validation) as (validation, _),
             read(self._files.test) as (test, _),
         ):
@@ -373,13 +372,11 @@ class _Run:
 
     def _terms(self, rate: float, seed: int) -> Any:
         settings = {**self.arm.changes, "learning_rate": repr(rate), "seed": str(seed)}
-        return terms_of(
-            self.bundle, self._manifest, self.arm.algorithm, self._scale.steps, settings
-        )
+        return terms_of(self.bundle, self.arm.algorithm, self._scale.steps, settings)
 
     def _write_shards(self, folder: Path, seed: int) -> None:
         tokens = folder / "tokens.jsonl"
-        write_tokens(self.bundle, self._files.train, tokens, loss="choices")
+        self.bundle.write_tokens(self._files.train, tokens, loss="choices")
         scale = self._scale
         dealt = shards.divided(self._files.train, scale.clients, scale.split, seed)
         shards.write(tokens, dealt, folder / "shards")

@@ -36,7 +36,7 @@ from zoexport.core.errors import BundleError, ConfigError
 from zoexport.core.fetch import cache_dir
 from zoexport.core.types import Progress
 from zoexport.data import samples
-from zoexport.session import read_manifest
+from zoexport.session import Bundle
 from zoexport.tools.bench import conditions
 from zoexport.tools.bench.bundles import compile_apart
 from zoexport.tools.plan import plan_training
@@ -291,7 +291,7 @@ class _Runs:
         self._data, self._progress = data, progress
         self._cells, self._work = Cells(work / "trained"), work
         self._key = {
-            "bundle": read_manifest(bundle)["bundle_id"],
+            "bundle": Bundle.open(bundle).manifest["bundle_id"],
             "data": data.digests(),
         }
 
@@ -415,7 +415,7 @@ def _bundle(
     key = {"model": digest, "arm": [arm.method, settings], "compiler": compiler_digest()}
     bundle = work / f"{arm.method}-{name_of(key)}"
     try:
-        read_manifest(bundle)
+        Bundle.open(bundle)
     except BundleError:  # not there, or damaged
         progress(f"compiling {arm.label}", None)
         compile_apart(bundle, model, arm.method, TARGET, settings)

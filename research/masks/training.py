@@ -13,13 +13,12 @@ from typing import Any
 from research.support.cells import Cells, name_of
 from research.support.trained import evaluated, first_lines, trained
 from zoexport import models
+from zoexport.api import Bundle
 from zoexport.compiler.digest import compiler_digest
 from zoexport.core.errors import BundleError
 from zoexport.core.files import sha256
 from zoexport.core.mask import write_mask
 from zoexport.core.types import Progress
-from zoexport.run.transfer import export_adapter
-from zoexport.session import read_manifest
 from zoexport.tools.bench.bundles import compile_apart
 from zoexport.tools.sensitivity import MaskConfig, choose_mask
 
@@ -208,7 +207,9 @@ class Trainings:
                 break
             if end < self._plan.steps:
                 merged = here / "merged"
-                export_adapter(bundle, state=here / "state", kind="hf", output=merged, force=True)
+                Bundle.open(bundle).export_adapter(
+                    merged, state=here / "state", format="hf", force=True
+                )
                 model = str(merged)
         shutil.rmtree(folder, ignore_errors=True)
         return {**result, "steps": self._plan.steps, "phases": len(ends)}
@@ -231,7 +232,7 @@ class Trainings:
     def _bundle(self, bundle: Path, model: str, case: Case, mask: Path | None = None) -> Path:
         plan = self._plan
         try:
-            read_manifest(bundle)
+            Bundle.open(bundle)
             return bundle
         except BundleError:  # not there, or damaged
             pass

@@ -20,10 +20,9 @@ from typing import Any
 
 from research.support import page
 from research.support.command import Clock, exit_status
+from zoexport.api import Bundle
 from zoexport.compiler.build import compile_bundle
 from zoexport.data import corpus
-from zoexport.run.train import train
-from zoexport.session.data import write_tokens
 from zoexport.tools.bench import conditions
 from zoexport.tools.bench.output import markdown_table
 
@@ -52,21 +51,19 @@ class Pass:
 def passed(bundle: Path, data: Path, words: int, pack: bool, folder: Path) -> Pass:
     """Train on each row once, in a new state under ``folder``."""
     tokens = folder / "tokens.jsonl"
-    rows = write_tokens(bundle, data, tokens, pack=pack)["examples"]
+    rows = Bundle.open(bundle).write_tokens(data, tokens, pack=pack)["examples"]
     learned = 0
     for line in tokens.read_text("utf-8").splitlines():
         (row,) = json.loads(line)["candidates"]
         learned += sum(label >= 0 for label in row["labels"])
     seconds: list[float] = []
     with tempfile.TemporaryDirectory(dir=folder) as state:
-        train(
-            bundle,
-            data=data,
+        Bundle.open(bundle).train(
+            data,
             state=Path(state) / "state",
             steps=rows,
-            settings={"pack": pack},
+            pack=pack,
             progress=lambda step: seconds.append(step.seconds),
-            phase=lambda *_: None,
         )
     texts = len(data.read_text("utf-8").splitlines())
     return Pass(words, pack, texts, rows, learned, sum(seconds))

@@ -21,7 +21,7 @@ from research.performance.page import measured
 from research.support.command import Clock, exit_status
 from research.support.page import marked, publish
 from research.support.products import Content, Product, contents
-from zoexport.session import read_manifest
+from zoexport.session import Bundle
 from zoexport.tools.bench import bundles
 from zoexport.tools.bench.output import markdown_table
 
@@ -81,7 +81,7 @@ def programs(entry: Mapping[str, Any], folder: Path) -> list[Program]:
     if entry["bundle"] is None:  # a baseline
         return []
     bundle = folder / entry["bundle"]
-    manifest = read_manifest(bundle)
+    manifest = Bundle.open(bundle).manifest
     if "stages" not in manifest:
         return []
     kinds = ("backward", "from_saved")

@@ -22,7 +22,7 @@ from pathlib import Path
 from research.support.command import Clock, exit_status
 from research.support.page import marked, publish
 from zoexport.core.errors import ConfigError
-from zoexport.session import read_manifest
+from zoexport.session import Bundle
 from zoexport.tools.bench import conditions
 from zoexport.tools.bench.matrix import Shape
 from zoexport.tools.bench.output import markdown_table
@@ -134,7 +134,7 @@ def read_rate(file: Path) -> float:
 
 def text(bundle: Path, ram_mb: float, count: int, threads: int, clock: Clock) -> str:
     """Measure; the page's part."""
-    manifest = read_manifest(bundle)
+    manifest = Bundle.open(bundle).manifest
     shape = Shape(manifest["settings"]["max_length"], manifest["settings"]["batch_size"], 1)
     weights = max(
         (bundle / name for name in manifest["files"]), key=lambda path: path.stat().st_size

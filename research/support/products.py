@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.ir.counts import attention_flops
-from zoexport.session import read_manifest
+from zoexport.session import Bundle
 
 QUANTIZED = (
     "linear_int4",
@@ -86,7 +86,7 @@ def contents(bundle: Path) -> dict[str, Content]:
     Raises:
         BundleError: the bundle is missing or damaged.
     """
-    manifest = read_manifest(bundle)
+    manifest = Bundle.open(bundle).manifest
     from executorch.exir._serialize._program import deserialize_pte_binary
 
     plans: dict[tuple[str, str], Any] = {}

@@ -6,11 +6,11 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from zoexport.api import Bundle
 from zoexport.core.errors import DivergedError
 from zoexport.core.files import atomic_file, sha256
 from zoexport.core.types import Progress
 from zoexport.data.samples import Samples
-from zoexport.run import train
 from zoexport.session import StepProgress
 
 
@@ -45,28 +45,24 @@ def trained(
 
     result: dict[str, Any] = {"rate": rate, "steps": steps}
     try:
-        report = train.train(
-            bundle,
-            data=data,
+        report = Bundle.open(bundle).train(
+            data,
             state=state,
             steps=steps,
-            settings={**(settings or {}), "learning_rate": repr(rate), "seed": str(seed)},
+            by_key={**(settings or {}), "learning_rate": repr(rate), "seed": str(seed)},
             progress=after,
-            phase=lambda phase, done: None,
         )
     except DivergedError:
         return {**result, "loss": None, "accuracy": None, "seconds_per_step": None}
-    result["seconds_per_step"] = report["step_seconds_median"]
+    result["seconds_per_step"] = report.step_seconds_median
     return result | evaluated(bundle, state, test, progress)
 
 
 def evaluated(bundle: Path, state: Path | None, test: Path, progress: Progress) -> dict[str, Any]:
     """``loss`` and ``accuracy`` of a state, or of the bundle as compiled."""
     progress("evaluating", None)
-    found = train.evaluate(
-        bundle, data=test, state=state, settings={}, phase=lambda phase, done: None
-    )
-    return {"loss": found["loss"], "accuracy": found["accuracy"]}
+    found = Bundle.open(bundle).evaluate(test, state=state)
+    return {"loss": found.loss, "accuracy": found.accuracy}
 
 
 @dataclasses.dataclass(frozen=True)

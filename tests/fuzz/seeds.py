@@ -27,7 +27,7 @@ from tests.support import (
     tokenizers,
 )
 from tests.support.sessions import make_dataset, open_session, write_examples
-from zoexport.session import Session
+from zoexport.session import Bundle, Session
 from zoexport.tools.packing import pack
 
 #: Bundles that the targets open, as the writers of the tests made them.
@@ -102,7 +102,7 @@ def _write(work: Path, folder: Path) -> None:
         manifest = (work / name / "manifest.json").read_bytes()
         keep("manifest", name, manifest)
         keep("safetensors", name, (work / name / "adapter.safetensors").read_bytes())
-    pack(work / "prge", work / "packed", force=True, progress=lambda *_: None)
+    pack(Bundle.open(work / "prge"), work / "packed", force=True, progress=lambda *_: None)
     keep("packed", "prge", (work / "packed").read_bytes())
     keep("canonical", "manifest", (work / "prge" / "manifest.json").read_bytes())
     for number, text in enumerate(

@@ -19,8 +19,8 @@ from tests.kotlin.conftest import FOLDER, JSON, QUICK
 from tests.support import generation_cases, life_cases, text_cases
 from tests.support.compiled import Compiler
 from tests.support.hosts import ROOT, check_states, environment_tool, run
+from zoexport.api import Bundle
 from zoexport.core.native import library_path
-from zoexport.run.transfer import export_adapter
 
 pytestmark = [pytest.mark.parity, pytest.mark.network]
 HERE = Path(__file__).parent
@@ -148,12 +148,12 @@ def test_kotlin(
 def _check_adapter(bundle: Path, model: Path, folder: Path) -> None:
     """The adapter that Kotlin wrote is the one that Python exports of the same state."""
     state = model / "state-adapter"
-    export_adapter(bundle, state=state, kind="peft", output=folder, force=False)
+    Bundle.open(bundle).export_adapter(folder, state=state, format="peft")
     with zipfile.ZipFile(model / "shared" / "adapter.zip") as archive:
         found = {name: archive.read(name) for name in archive.namelist()}
     assert found == {path.name: path.read_bytes() for path in folder.iterdir()}
     gguf = folder.with_suffix(".gguf")
-    export_adapter(bundle, state=state, kind="gguf", output=gguf, force=False, outtype="f16")
+    Bundle.open(bundle).export_adapter(gguf, state=state, format="gguf", outtype="f16")
     assert (model / "shared" / "adapter.gguf").read_bytes() == gguf.read_bytes()
 
 

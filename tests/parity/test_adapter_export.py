@@ -13,10 +13,10 @@ import pytest
 
 from tests.support.compiled import Compiler
 from tests.support.tiny_models import fixed_tokens
+from zoexport.api import Bundle
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, ConfigError, ZoExportError
 from zoexport.core.native import runner_path
-from zoexport.run.transfer import export_adapter
 from zoexport.session import Dataset, Session, no_programs
 
 pytestmark = pytest.mark.parity
@@ -71,7 +71,7 @@ def test_the_files_of_adapter_export(
     for kind, outtype in KINDS:
         expected, found = tmp_path / f"expected-{kind}-{outtype}", tmp_path / f"{kind}-{outtype}"
         chosen = None if kind == "peft" else outtype
-        export_adapter(bundle, state=state, kind=kind, output=expected, force=False, outtype=chosen)
+        Bundle.open(bundle).export_adapter(expected, state=state, format=kind, outtype=chosen)
         with Session.open(bundle, engine=no_programs) as session:
             session.attach(state, read_only=True)
             session.export_adapter(found, kind, outtype=outtype)
@@ -145,7 +145,7 @@ def test_a_model_that_llama_cpp_does_not_run(compiler: Compiler, tmp_path: Path)
             session.export_adapter(tmp_path / "a.gguf", "gguf")
         session.export_adapter(tmp_path / "peft")
     with pytest.raises(ConfigError, match=r"OPTForCausalLM.*--format merged"):
-        export_adapter(bundle, state=None, kind="gguf", output=tmp_path / "a.gguf", force=False)
+        Bundle.open(bundle).export_adapter(tmp_path / "a.gguf", format="gguf")
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_names_that_do_not_fit(
     ):
         session.export_adapter(file, "gguf")
     with pytest.raises(ZoExportError, match=message):
-        export_adapter(bad, state=None, kind="gguf", output=file, force=False)
+        Bundle.open(bad).export_adapter(file, format="gguf")
     assert [path.name for path in tmp_path.iterdir()] == ["bad"]
 
 

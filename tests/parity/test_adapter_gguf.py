@@ -13,8 +13,8 @@ from safetensors.numpy import load_file
 from tests.support.compiled import Compiler
 from tests.support.tiny_models import fixed_tokens
 from tests.support.verbs import run
+from zoexport.api import Bundle
 from zoexport.core.errors import ConfigError, StateError
-from zoexport.run.transfer import export_adapter, import_adapter
 from zoexport.session import Dataset, Session
 
 pytestmark = pytest.mark.parity
@@ -53,9 +53,13 @@ def test_what_left_comes_back(
     bundle = compiler.bundle(name, method, target, **LORA)
     _trained(bundle, tmp_path / "state")
     file = tmp_path / "adapter.gguf"
-    found = export_adapter(bundle, state=tmp_path / "state", kind="gguf", output=file, force=False)
+    found = (
+        Bundle.open(bundle).export_adapter(file, state=tmp_path / "state", format="gguf").as_dict()
+    )
     assert (found["format"], found["bytes"]) == ("gguf", file.stat().st_size)
-    again = import_adapter(bundle, adapter=file, kind="gguf", state=tmp_path / "again", force=False)
+    again = (
+        Bundle.open(bundle).import_adapter(file, format="gguf", state=tmp_path / "again").as_dict()
+    )
     assert again == {
         "state": str(tmp_path / "again"),
         "format": "gguf",
@@ -72,7 +76,7 @@ def test_quantized_adapters_leave_as_what_they_stand_for(
     bundle = compiler.bundle("llama_tied", "quzo", weights="int4", train="lora")
     files = [tmp_path / "adapter.gguf", tmp_path / "peft"]
     for kind, file in zip(("gguf", "peft"), files, strict=True):
-        export_adapter(bundle, state=None, kind=kind, output=file, force=False)
+        Bundle.open(bundle).export_adapter(file, format=kind)
     theirs = load_file(files[1] / "adapter_model.safetensors")
     tensors = {tensor.name: tensor.data for tensor in gguf.GGUFReader(files[0]).tensors}
     name = "base_model.model.model.layers.1.self_attn.v_proj.lora_{}.weight"
@@ -87,8 +91,8 @@ def test_fewer_bits(compiler: Compiler, tmp_path: Path, outtype: str, bound: flo
     _trained(bundle, tmp_path / "state")
     file = tmp_path / "adapter.gguf"
     where = {"state": tmp_path / "state", "outtype": outtype}
-    export_adapter(bundle, kind="gguf", output=file, force=False, **where)
-    import_adapter(bundle, adapter=file, kind="gguf", state=tmp_path / "again", force=False)
+    Bundle.open(bundle).export_adapter(file, format="gguf", **where)
+    Bundle.open(bundle).import_adapter(file, format="gguf", state=tmp_path / "again")
     before, after = (_slots(bundle, tmp_path / name) for name in ("state", "again"))
     errors = []
     for name, content in before.items():
@@ -122,7 +126,7 @@ def test_a_failed_verb_writes_nothing(compiler: Compiler, tmp_path: Path) -> Non
     file = tmp_path / "bad.gguf"
     file.write_bytes(b"GGUF")
     with pytest.raises(ConfigError, match="already there"):
-        export_adapter(bundle, state=None, kind="gguf", output=file, force=False)
+        Bundle.open(bundle).export_adapter(file, format="gguf")
     with pytest.raises(StateError, match="ends too early"):
-        import_adapter(bundle, adapter=file, kind="gguf", state=tmp_path / "s", force=False)
+        Bundle.open(bundle).import_adapter(file, format="gguf", state=tmp_path / "s")
     assert [path.name for path in tmp_path.iterdir()] == ["bad.gguf"]

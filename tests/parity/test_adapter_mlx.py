@@ -10,7 +10,7 @@ from scipy.special import log_softmax
 
 from tests.support.compiled import Compiler
 from tests.support.mlx_models import mlx_logits, mlx_model
-from zoexport.run.transfer import export_adapter, import_adapter
+from zoexport.api import Bundle
 from zoexport.session import Dataset, Session
 
 pytestmark = pytest.mark.parity
@@ -58,15 +58,17 @@ def test_mlx_lm_has_the_sessions_loss(
         session.save()
     assert untrained - trained > 0.05
     adapter = tmp_path / "adapter"
-    result = export_adapter(
-        bundle, state=tmp_path / "state", kind="mlx", output=adapter, force=False
+    result = (
+        Bundle.open(bundle)
+        .export_adapter(adapter, state=tmp_path / "state", format="mlx")
+        .as_dict()
     )
     assert result["format"] == "mlx" and result["steps"] == 3
     model = compiler.model("qwen2")
     assert _mlx_loss(model, None) == pytest.approx(untrained, abs=1e-3)
     assert _mlx_loss(model, adapter) == pytest.approx(trained, abs=1e-3)
     # And back: the state that starts from these files is where the run was.
-    import_adapter(bundle, adapter=adapter, kind="mlx", state=tmp_path / "back", force=False)
+    Bundle.open(bundle).import_adapter(adapter, format="mlx", state=tmp_path / "back")
     with Session.open(bundle) as session, _data() as data:
         session.attach(tmp_path / "back", read_only=True)
         assert session.evaluate(data).loss == trained

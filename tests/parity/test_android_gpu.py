@@ -31,7 +31,7 @@ from tests.support.vulkan import without_driver
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import LoweringError, ZoExportError
 from zoexport.core.files import sha256
-from zoexport.session import Dataset, Session, read_manifest
+from zoexport.session import Bundle, Dataset, Session
 from zoexport.targets.vulkan import calls
 from zoexport.targets.vulkan.lower import FILE
 
@@ -284,7 +284,7 @@ def test_what_shaders_cost_is_counted_and_timed(compiler: Compiler, tmp_path: Pa
         "product", "product int4", "rows", "attention", "attention_gradient", "labels", "unpack",
     }  # fmt: skip
     dispatches, flops = Counter[str](), Counter[str]()
-    for program in read_manifest(bundle)["programs"]:
+    for program in Bundle.open(bundle).manifest["programs"]:
         stated = json.loads((bundle / program["file"]).read_text("utf-8"))
         for call in stated["programs"][program["entry_point"]]["calls"]:
             if call["op"] == "product":

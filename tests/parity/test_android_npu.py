@@ -12,8 +12,8 @@ from tests.support.compiled import Compiler
 from tests.support.qnn import needs_qnn
 from tests.sweep.cases import Case, settings
 from tests.sweep.models import save
+from zoexport.api import Bundle
 from zoexport.compiler.build import compile_bundle
-from zoexport.compiler.parity import parity
 from zoexport.compiler.parity_inner import compare_inner
 from zoexport.compiler.parity_signs import compare_signs
 from zoexport.core.errors import ConfigError, LoweringError
@@ -52,7 +52,7 @@ def test_losses_are_those_of_fp32(
         assert delegate.startswith("QnnBackend: ") and "aten::linear" in delegate
         assert set(operators) <= OURS
         assert set(compiled["fallback_reasons"][program]) == set(operators)
-    result = parity(Path(compiled["bundle"]), steps=steps, progress=quietly)
+    result = Bundle.open(Path(compiled["bundle"])).parity(steps=steps, progress=quietly).as_dict()
     assert result["passed"] and result["max_relative_loss_error"] < 5e-3
     assert result["max_relative_state_error"] < 1e-6
 
@@ -87,7 +87,7 @@ def test_a_value_that_the_htp_broadcasts_is_wrong_and_so_is_repeated(
         force=False,
         progress=quietly,
     )
-    result = parity(bundle, steps=2, progress=quietly)
+    result = Bundle.open(bundle).parity(steps=2, progress=quietly).as_dict()
     assert result["passed"] and result["max_relative_loss_error"] < 1e-3
     dump = tmp_path / "dump"
     values = compare_inner(bundle, "train", dump=dump, progress=quietly)["values"]
@@ -116,8 +116,10 @@ def test_inner_values_are_those_of_whole_programs_on_the_npu(compiler: Compiler)
 
 
 def test_one_copy_a_call(compiler: Compiler) -> None:
-    result = parity(
-        compiler.bundle("llama", "mezo", num_queries=2, **SHAPE), steps=1, progress=quietly
+    result = (
+        Bundle.open(compiler.bundle("llama", "mezo", num_queries=2, **SHAPE))
+        .parity(steps=1, progress=quietly)
+        .as_dict()
     )
     assert result["passed"] and result["max_relative_loss_error"] < 5e-3
 
@@ -140,7 +142,7 @@ def test_losses_of_quantized_activations(compiler: Compiler) -> None:
     settings = {"weights": "int8", "activations": "int16"}
     compiled = compiler.result("llama", num_queries=4, **SHAPE, **settings)
     assert compiled["delegates"] == 2
-    result = parity(Path(compiled["bundle"]), steps=1, progress=quietly)
+    result = Bundle.open(Path(compiled["bundle"])).parity(steps=1, progress=quietly).as_dict()
     assert result["passed"] and result["max_relative_loss_error"] < 5e-3
     # Ranges are QNN's own, so that there is no resolution to hold differences to.
     assert result["difference_resolution"] is None and "difference" not in result["bounds"]

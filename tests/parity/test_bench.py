@@ -17,7 +17,7 @@ from zoexport.compiler.build import INITIAL_STATE
 from zoexport.core import rng
 from zoexport.core.config import parse
 from zoexport.methods import methods
-from zoexport.session import read_manifest
+from zoexport.session import Bundle
 from zoexport.tools.bench.eager import EagerZerothOrder
 from zoexport.tools.bench.matrix import Shape
 from zoexport.tools.bench.workload import examples
@@ -29,7 +29,7 @@ OPTIONS = ("--max-length", "24", "--set", "lora.r=4", "--rounds", "2", "--steps"
 @pytest.mark.parametrize("labels", ["all", "last"])
 def test_the_baseline_takes_the_references_steps(compiler: Compiler, labels: str) -> None:
     bundle = compiler.bundle("llama_tied", num_queries=2)
-    manifest = read_manifest(bundle)
+    manifest = Bundle.open(bundle).manifest
     settings = manifest["settings"]
     initial = load_file(str(bundle / INITIAL_STATE))
     slots = {slot["name"]: initial[slot["name"]] for slot in manifest["state"]}

@@ -15,7 +15,7 @@ from zoexport import models
 from zoexport.compiler.build import INITIAL_STATE
 from zoexport.core.config import parse
 from zoexport.methods import methods
-from zoexport.session import read_manifest
+from zoexport.session import Bundle
 from zoexport.tools.bench.autograd import EagerFirstOrder
 from zoexport.tools.bench.matrix import Shape
 from zoexport.tools.bench.workload import examples
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
 def test_the_baseline_takes_the_references_steps(compiler: Compiler) -> None:
     bundle = compiler.bundle("llama", method="mebp", weight_decay=0.1, max_grad_norm=0.5)
-    manifest = read_manifest(bundle)
+    manifest = Bundle.open(bundle).manifest
     settings = manifest["settings"]
     slots = load_file(str(bundle / INITIAL_STATE))
     model = models.load(models.resolve(str(compiler.model("llama")))).model

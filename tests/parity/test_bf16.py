@@ -10,8 +10,8 @@ from tests.support.compiled import Compiler
 from tests.support.engine_parity import passed
 from tests.support.qnn import needs_qnn
 from tests.support.tiers import slow_after
+from zoexport.api import Bundle
 from zoexport.compiler.build import plan
-from zoexport.compiler.parity import parity
 from zoexport.core.errors import ConfigError
 
 pytestmark = pytest.mark.parity
@@ -61,9 +61,9 @@ def test_differences(compiler: Compiler, method: str, settings: dict[str, Any]) 
 def test_rounding_is_what_differs_from_fp32(compiler: Compiler, monkeypatch: Any) -> None:
     """The check can fail: against a reference that does not round, gradients are several times as far off."""
     bundle = compiler.bundle("gemma3", "mebp", **BF16, lora__target_modules="all-linear")
-    rounded = parity(bundle, steps=2, progress=lambda *_: None)
+    rounded = Bundle.open(bundle).parity(steps=2).as_dict()
     monkeypatch.setattr("zoexport.methods.reference.quantized._multiply_bf16", lambda _: None)
-    plain = parity(bundle, steps=2, progress=lambda *_: None)
+    plain = Bundle.open(bundle).parity(steps=2).as_dict()
     key = "max_relative_gradient_error"
     assert plain[key] > 2 * rounded[key]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -118,12 +119,11 @@ def test_what_cannot_be_begun(
 def test_a_model_without_a_template_does_not_chat(
     bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from zoexport.session import read_manifest
-
-    content = read_manifest(bundle)
-    del content["text"]["chat"]
-    content["text"]["no_chat"] = "a template of its own"
-    monkeypatch.setattr("zoexport.session.read_manifest", lambda _: content)
+    opened = Bundle.open(bundle)
+    text = {**opened.manifest["text"], "no_chat": "a template of its own"}
+    del text["chat"]
+    without = dataclasses.replace(opened, manifest={**opened.manifest, "text": text})
+    monkeypatch.setattr(Bundle, "open", lambda *_, **__: without)
     assert talk(monkeypatch, HELLO, bundle) == 1
     out, err = capsys.readouterr()
     assert (out, len(err.splitlines())) == ("", 1)

@@ -16,12 +16,11 @@ from tests.support.compiled import Compiler
 from tests.support.engine_parity import passed
 from tests.support.tiny_models import VOCAB_SIZE, masking_tokenizer
 from tests.support.transformers_examples import tokenize_file
+from zoexport.api import Bundle
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, ConfigError
 from zoexport.data.examples import IGNORED
-from zoexport.run.train import evaluate, train
-from zoexport.run.transfer import export_adapter
-from zoexport.session import Session, read_manifest
+from zoexport.session import Session
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 FULL = {"train": "full", "learning_rate": 1e-3, "eps": 1e-2}
@@ -64,7 +63,9 @@ def test_choices_and_several_batches(compiler: Compiler) -> None:
 
 def test_adapters_in_the_output_head(compiler: Compiler) -> None:
     bundle = compiler.bundle("roberta", "mebp", lora__target_modules="all-linear")
-    assert "lora_B.lm_head.dense" in [slot["name"] for slot in read_manifest(bundle)["state"]]
+    assert "lora_B.lm_head.dense" in [
+        slot["name"] for slot in Bundle.open(bundle).manifest["state"]
+    ]
     compare(bundle)
 
 
@@ -85,7 +86,7 @@ def test_in_mlx(compiler: Compiler, method: str, settings: dict[str, Any]) -> No
 
 
 def test_layers_compute_the_mask_and_pass_hidden_states_alone(compiler: Compiler) -> None:
-    manifest = read_manifest(compiler.bundle("roberta", "mebp"))
+    manifest = Bundle.open(compiler.bundle("roberta", "mebp")).manifest
     assert manifest["bidirectional"] == {"pad_token": 1}
     embedding, first, second, _ = manifest["stages"]
     assert first["forward"] == second["forward"] != embedding["forward"]
@@ -179,24 +180,23 @@ def test_a_run_on_prompts_with_a_mask(compiler: Compiler, tmp_path: Path) -> Non
     bundle = compiler.bundle(
         "roberta", "mebp", max_length=64, batch_size=4, loss="choices", learning_rate=1e-2
     )
-    common: dict[str, Any] = {"data": data, "phase": lambda *_: None, "settings": {}}
-    before = evaluate(bundle, state=None, **common)
-    report = train(bundle, state=tmp_path / "state", steps=30, progress=lambda _: None, **common)
-    after = evaluate(bundle, state=tmp_path / "state", **common)
-    assert report["steps"] == 30 and report["shortened"] == 0
-    assert after["loss"] < 0.5 * before["loss"]
-    assert after["accuracy"] > before["accuracy"]
+    state, opened = tmp_path / "state", Bundle.open(bundle)
+    before = opened.evaluate(data)
+    report = opened.train(data, state=state, steps=30)
+    after = opened.evaluate(data, state=state)
+    assert report.steps == 30 and report.shortened == 0
+    assert after.loss < 0.5 * before.loss
+    assert after.accuracy is not None and before.accuracy is not None
+    assert after.accuracy > before.accuracy
 
-    export_adapter(
-        bundle, state=tmp_path / "state", kind="peft", output=tmp_path / "adapter", force=False
-    )
+    opened.export_adapter(tmp_path / "adapter", state=state, format="peft")
     examples = tokenize_file(data, bundle, 64, masked=True).examples
     base = AutoModelForMaskedLM.from_pretrained(
         compiler.model("roberta"), dtype=torch.float32
     ).eval()
-    assert choices_loss(base, examples) == pytest.approx(before["loss"], rel=1e-5)
+    assert choices_loss(base, examples) == pytest.approx(before.loss, rel=1e-5)
     adapted = PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
-    assert choices_loss(adapted, examples) == pytest.approx(after["loss"], rel=1e-5)
+    assert choices_loss(adapted, examples) == pytest.approx(after.loss, rel=1e-5)
 
 
 def test_trained_weights_leave_as_a_model(compiler: Compiler, tmp_path: Path) -> None:
@@ -209,13 +209,10 @@ def test_trained_weights_leave_as_a_model(compiler: Compiler, tmp_path: Path) ->
         **FULL,
     }
     bundle = compiler.bundle("roberta", "spzo", **settings)
-    common: dict[str, Any] = {"data": data, "phase": lambda *_: None, "settings": {}}
-    train(bundle, state=tmp_path / "state", steps=3, progress=lambda _: None, **common)
-    after = evaluate(bundle, state=tmp_path / "state", **common)
-    report = export_adapter(
-        bundle, state=tmp_path / "state", kind=None, output=tmp_path / "hf", force=False
-    )
-    assert report["format"] == "hf"
+    state, opened = tmp_path / "state", Bundle.open(bundle)
+    opened.train(data, state=state, steps=3)
+    after = opened.evaluate(data, state=state)
+    assert opened.export_adapter(tmp_path / "hf", state=state).format == "hf"
     model = AutoModelForMaskedLM.from_pretrained(tmp_path / "hf", dtype=torch.float32).eval()
     examples = tokenize_file(data, bundle, 64, masked=True).examples
-    assert choices_loss(model, examples) == pytest.approx(after["loss"], rel=1e-5)
+    assert choices_loss(model, examples) == pytest.approx(after.loss, rel=1e-5)

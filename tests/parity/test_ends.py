@@ -21,7 +21,6 @@ from zoexport.cli.main import run
 from zoexport.core.native import runner_path
 from zoexport.core.types import Notice
 from zoexport.data.text_entry import end_tokens
-from zoexport.session import read_manifest
 
 pytestmark = pytest.mark.parity
 PROMPT, COMPLETION = "It was", " great"
@@ -67,7 +66,7 @@ def test_completions_that_were_trained_end(tmp_path: Path) -> None:
     folder = save(tmp_path / "model")
     settings: dict[str, Any] = {"max_length": 24, "generate": True, "generate__context": 64}
     compile_tiny(folder, tmp_path / "bundle", "mebp", **settings)
-    found = read_manifest(tmp_path / "bundle")
+    found = Bundle.open(tmp_path / "bundle").manifest
     assert found["text"]["end_tokens"] == found["generate"]["stop_tokens"] == [0, 2]
     assert found["text"]["eos_token"] == 2
     bundle = Bundle.open(tmp_path / "bundle")

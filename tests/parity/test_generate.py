@@ -22,7 +22,7 @@ from tests.support.generation import (
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import SLIDING_WINDOW, VOCAB_SIZE
 from zoexport.core.errors import BundleError, ConfigError
-from zoexport.session import Dataset, Session
+from zoexport.session import Bundle, Dataset, Session
 from zoexport.testing import PackageEngine
 
 pytestmark = pytest.mark.parity
@@ -80,7 +80,7 @@ def follow(
     """Prompts of several lengths, without an adapter and with one."""
     bundle = compiler.bundle(name, method, target, **{**ALL, **settings})
     model = reference(compiler.model(name), bundle)
-    engine = PackageEngine(bundle) if target == "ios-coreml" else None
+    engine = PackageEngine(Bundle.open(bundle)) if target == "ios-coreml" else None
     with Session.open(bundle, engine=engine) as session:
         for length in lengths:
             prompt = prompt_of(length, VOCAB_SIZE)

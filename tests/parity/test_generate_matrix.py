@@ -11,7 +11,7 @@ from tests.support.compiled import Compiler
 from tests.support.generation import greedy, prompt_of, reference
 from tests.support.matrix import CELLS, generates, problem_of
 from tests.support.tiny_models import VOCAB_SIZE
-from zoexport.session import Session
+from zoexport.session import Bundle, Session
 from zoexport.testing import PackageEngine
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
@@ -38,7 +38,7 @@ def test_a_cell_generates_or_says_why_not(
     assert ("problem" in entry) != generates(method, target, settings)
     if "problem" in entry:
         return
-    engine = PackageEngine(bundle) if target == "ios-coreml" else None
+    engine = PackageEngine(Bundle.open(bundle)) if target == "ios-coreml" else None
     prompt = prompt_of(37, VOCAB_SIZE)
     with Session.open(bundle, engine=engine) as session:
         made = session.generate(prompt, max_new_tokens=STEPS, stop_tokens=())

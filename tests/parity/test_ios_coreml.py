@@ -12,11 +12,11 @@ import pytest
 from tests.support.compiled import Compiler, compile_tiny
 from tests.support.engine_parity import passed
 from tests.support.tiers import slow_after
-from zoexport.compiler.parity import parity
+from zoexport.api import Bundle
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, ConfigError, ZoExportError
 from zoexport.core.files import sha256
-from zoexport.session import Session, read_manifest
+from zoexport.session import Session
 from zoexport.targets.coreml.functions import FunctionBuilder
 from zoexport.testing import Package
 
@@ -123,7 +123,7 @@ def test_layers_of_one_shape_are_converted_once(
 
 def test_the_manifest_says_what_a_phone_must_know(compiler: Compiler) -> None:
     bundle = compiler.bundle("llama_tied", "mebp", TARGET, **ALL)
-    manifest = read_manifest(bundle, verify_files=True)
+    manifest = Bundle.open(bundle).manifest
     assert manifest["minimum_os"] == {"ios": "18.0", "macos": "15.0"}
     assert manifest["engine"] == "coreml" and "weights" not in manifest
     package = Package(bundle / PACKAGE)
@@ -174,7 +174,7 @@ def test_what_the_package_does_not_have(
 ) -> None:
     bundle = altered(compiler.bundle("llama_tied", "mebp", TARGET, **ALL), tmp_path / "b", change)
     with pytest.raises(ZoExportError, match=message):
-        parity(bundle, steps=1, progress=lambda *_: None)
+        Bundle.open(bundle).parity(steps=1)
 
 
 def test_a_package_altered_on_disk(compiler: Compiler, tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_package_altered_on_disk(compiler: Compiler, tmp_path: Path) -> None:
     content[-100] ^= 1
     (bundle / WEIGHTS).write_bytes(content)
     with pytest.raises(BundleError, match=r"weight.bin.*SHA-256"):
-        parity(bundle, steps=1, progress=lambda *_: None)
+        Bundle.open(bundle).parity(steps=1)
 
 
 @pytest.mark.parametrize("settings", [{"activations": "int8"}, {"soc": "SM8650"}])

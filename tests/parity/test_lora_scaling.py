@@ -17,9 +17,9 @@ from tests.support.engine_parity import passed
 from tests.support.tiny_models import fixed
 from tests.sweep.cases import Case
 from tests.sweep.models import save
+from zoexport.api import Bundle
 from zoexport.compiler.build import compile_bundle
 from zoexport.core.errors import ConfigError
-from zoexport.run.transfer import export_adapter, import_adapter
 from zoexport.session import Dataset, Session
 
 pytestmark = pytest.mark.parity
@@ -179,9 +179,7 @@ def test_gradients_and_logits_are_pefts(
         error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
         assert error < 1e-4, (name, error)
 
-    export_adapter(
-        bundle, state=tmp_path / "state", kind="peft", output=tmp_path / "peft", force=False
-    )
+    Bundle.open(bundle).export_adapter(tmp_path / "peft", state=tmp_path / "state", format="peft")
     described = json.loads((tmp_path / "peft" / "adapter_config.json").read_text())
     assert described["use_rslora"] == bool(given.get("use_rslora"))
     for file in ("adapter_config.json", "adapter_model.safetensors"):
@@ -205,9 +203,7 @@ def test_gradients_and_logits_are_pefts(
 
     # PEFT's own file of the same adapter, and back into a state.
     loaded.save_pretrained(str(tmp_path / "theirs"))
-    import_adapter(
-        bundle, adapter=tmp_path / "theirs", kind="peft", state=tmp_path / "again", force=False
-    )
+    Bundle.open(bundle).import_adapter(tmp_path / "theirs", format="peft", state=tmp_path / "again")
     with Session.open(bundle) as session:
         session.attach(tmp_path / "again", read_only=True)
         assert {name: bytes(session.read_slot(name)) for name in values} == trained
@@ -252,20 +248,14 @@ def test_a_gguf_file_of_the_session_is_that_of_the_command(
         session.step(data, [0, 1])
         session.save()
         session.export_adapter(tmp_path / "session.gguf", "gguf")
-    export_adapter(
-        bundle, state=tmp_path / "state", kind="gguf", output=tmp_path / "verb.gguf", force=False
+    Bundle.open(bundle).export_adapter(
+        tmp_path / "verb.gguf", state=tmp_path / "state", format="gguf"
     )
     assert (tmp_path / "session.gguf").read_bytes() == (tmp_path / "verb.gguf").read_bytes()
-    export_adapter(
-        bundle, state=tmp_path / "state", kind="mlx", output=tmp_path / "mlx", force=False
-    )
+    Bundle.open(bundle).export_adapter(tmp_path / "mlx", state=tmp_path / "state", format="mlx")
     for kind, path in (("gguf", "verb.gguf"), ("mlx", "mlx")):
-        import_adapter(
-            bundle,
-            adapter=tmp_path / path,
-            kind=kind,
-            state=tmp_path / f"{kind}-state",
-            force=False,
+        Bundle.open(bundle).import_adapter(
+            tmp_path / path, format=kind, state=tmp_path / f"{kind}-state"
         )
         with Session.open(bundle) as session:
             session.attach(tmp_path / "state", read_only=True)
@@ -285,5 +275,5 @@ def test_alphas_that_one_number_cannot_say(compiler: Compiler, tmp_path: Path) -
         session.export_adapter(tmp_path / "session.gguf", "gguf")
     for kind in ("gguf", "mlx"):
         with pytest.raises(ConfigError, match="powers of two of it"):
-            export_adapter(bundle, state=None, kind=kind, output=tmp_path / kind, force=False)
+            Bundle.open(bundle).export_adapter(tmp_path / kind, format=kind)
     assert not list(tmp_path.iterdir())

@@ -15,10 +15,11 @@ from tests.support.compiled import Compiler
 from tests.support.tiny_models import fixed_tokens, masking_tokenizer, tiny
 from tests.support.verbs import run
 from zoexport import models
+from zoexport.api import Bundle
 from zoexport.core import int4
 from zoexport.core.errors import ConfigError, ModelError
-from zoexport.run.transfer import export_adapter, import_adapter, round_weights
-from zoexport.session import Dataset, Session, read_manifest
+from zoexport.run.transfer import round_weights
+from zoexport.session import Dataset, Session
 from zoexport.trained import DTYPES, Output
 from zoexport.trained.model_files import save_model
 
@@ -108,8 +109,10 @@ def test_losses_are_the_sessions(
     before, ours = _trained(bundle, tmp_path / "state", steps, rate)
     assert abs(before - ours) > 4e-4 * ours  # many times what the losses below may differ by
     output = tmp_path / "merged"
-    found = export_adapter(
-        bundle, state=tmp_path / "state", kind="merged", output=output, force=False
+    found = (
+        Bundle.open(bundle)
+        .export_adapter(output, state=tmp_path / "state", format="merged")
+        .as_dict()
     )
     assert (found["format"], found["steps"]) == ("merged", steps)
     assert found["bytes"] == sum(path.stat().st_size for path in output.iterdir())
@@ -121,14 +124,14 @@ def test_losses_are_the_sessions(
     theirs = AutoTokenizer.from_pretrained(compiler.model(name))(text).input_ids
     assert AutoTokenizer.from_pretrained(output)(text).input_ids == theirs
     # Without a state it is the bundle as compiled.
-    export_adapter(bundle, state=None, kind="merged", output=output, force=True)
+    Bundle.open(bundle).export_adapter(output, format="merged", force=True)
     assert _their_loss(output) == pytest.approx(before, rel=2e-5)
 
 
 def test_weights_are_those_that_the_bundle_keeps(compiler: Compiler, tmp_path: Path) -> None:
     """The rounding is repeated on the original model; the bundle's own file has the same integers."""
     bundle = compiler.bundle("llama_tied", "mebp", **LORA)
-    export_adapter(bundle, state=None, kind="merged", output=tmp_path / "merged", force=False)
+    Bundle.open(bundle).export_adapter(tmp_path / "merged", format="merged")
     merged = load_file(tmp_path / "merged" / "model.safetensors")
     stored = load_file(bundle / "weights.safetensors")
     quantized = [name.removesuffix(".codes") for name in stored if name.endswith(".codes")]
@@ -144,7 +147,7 @@ def test_weights_are_those_that_the_bundle_keeps(compiler: Compiler, tmp_path: P
 def test_rotated_weights_are_rotated_back(compiler: Compiler, tmp_path: Path) -> None:
     """Activations are rounded too, so losses are near and not equal; unrotated weights would be far off."""
     bundle = compiler.bundle("llama_tied", "prge", weights="int4", activations="int8")
-    settings = read_manifest(bundle)["settings"]
+    settings = Bundle.open(bundle).manifest["settings"]
     original = models.load(models.resolve(str(compiler.model("llama_tied")))).model
     plain = {name: value.clone() for name, value in original.named_parameters()}
     names = ["model.layers.0.mlp.down_proj.weight", "lm_head.weight"]
@@ -153,7 +156,7 @@ def test_rotated_weights_are_rotated_back(compiler: Compiler, tmp_path: Path) ->
         error = (original.get_parameter(name) - plain[name]).norm() / plain[name].norm()
         assert 0.01 < error < 0.15
     before, _ = _trained(bundle, tmp_path / "state", STEPS, RATE)
-    export_adapter(bundle, state=None, kind="merged", output=tmp_path / "merged", force=False)
+    Bundle.open(bundle).export_adapter(tmp_path / "merged", format="merged")
     assert _their_loss(tmp_path / "merged") == pytest.approx(before, rel=2e-2)
 
 
@@ -170,9 +173,7 @@ def test_an_encoder(compiler: Compiler, tmp_path: Path) -> None:
             session.step(dataset, [0])
         session.save()
         ours = session.evaluate(dataset).loss
-    export_adapter(
-        bundle, state=tmp_path / "state", kind="merged", output=tmp_path / "out", force=False
-    )
+    Bundle.open(bundle).export_adapter(tmp_path / "out", state=tmp_path / "state", format="merged")
     model = AutoModelForMaskedLM.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()
     with torch.no_grad():
         given = torch.tensor([tokens])
@@ -187,39 +188,22 @@ def test_another_place_of_the_model(compiler: Compiler, tmp_path: Path) -> None:
     bundle = compiler.bundle("llama_tied", "mebp", **LORA)
     output = tmp_path / "merged"
     with pytest.raises(ModelError, match="weights that the bundle was compiled from"):
-        export_adapter(
-            bundle,
-            state=None,
-            kind="merged",
-            output=output,
-            force=False,
-            model=str(compiler.model("gpt2")),
+        Bundle.open(bundle).export_adapter(
+            output, format="merged", model=str(compiler.model("gpt2"))
         )
     assert list(tmp_path.iterdir()) == []
-    export_adapter(
-        bundle,
-        state=None,
-        kind="merged",
-        output=output,
-        force=False,
-        model=str(compiler.model("llama_tied")),
+    Bundle.open(bundle).export_adapter(
+        output, format="merged", model=str(compiler.model("llama_tied"))
     )
     with pytest.raises(ConfigError, match="already there"):
-        export_adapter(bundle, state=None, kind="merged", output=output, force=False)
+        Bundle.open(bundle).export_adapter(output, format="merged")
 
 
 @pytest.mark.parametrize(("name", "bits"), [("bf16", 8), ("fp16", 11), ("fp32", 24)])
 def test_the_type_of_the_weights(compiler: Compiler, tmp_path: Path, name: str, bits: int) -> None:
     bundle = compiler.bundle("llama_tied", "mebp", **LORA)
     for dtype in (None, name):
-        export_adapter(
-            bundle,
-            state=None,
-            kind="merged",
-            output=tmp_path / str(dtype),
-            force=False,
-            dtype=dtype,
-        )
+        Bundle.open(bundle).export_adapter(tmp_path / str(dtype), format="merged", dtype=dtype)
     exact, found = (load_file(tmp_path / str(at) / "model.safetensors") for at in (None, name))
     config = json.loads((tmp_path / name / "config.json").read_text())
     for key, value in exact.items():
@@ -265,18 +249,14 @@ def test_what_cannot_be_written(
     settings = {name: settings for _, name, _, settings in CASES}[method]
     bundle = compiler.bundle("llama_tied", method, **settings)
     with pytest.raises(ConfigError, match=message):
-        export_adapter(
-            bundle, state=None, kind=kind, output=tmp_path / "out", force=False, **options
-        )
+        Bundle.open(bundle).export_adapter(tmp_path / "out", format=kind, **options)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_merged_model_is_no_adapter(compiler: Compiler, tmp_path: Path) -> None:
     bundle = compiler.bundle("llama_tied", "mebp", **LORA)
     with pytest.raises(ConfigError, match="a whole model"):
-        import_adapter(
-            bundle, adapter=tmp_path, kind="merged", state=tmp_path / "state", force=False
-        )
+        Bundle.open(bundle).import_adapter(tmp_path, format="merged", state=tmp_path / "state")
 
 
 @pytest.mark.slow

@@ -16,8 +16,6 @@ from tests.support.generation import prompt_of
 from tests.support.tiny_models import VOCAB_SIZE
 from zoexport.api import Bundle
 from zoexport.core.errors import ConfigError, StateError, ZoExportError
-from zoexport.run.generate import Generator
-from zoexport.run.transfer import import_adapter
 from zoexport.session import Dataset, Session, memory_usage
 
 pytestmark = pytest.mark.parity
@@ -223,7 +221,7 @@ def test_what_does_not_fit_is_refused_by_both_readers(
             session.load_adapter("a", bad)
         assert session.generate(PROMPT, adapter="a", **OPTIONS).tokens == before
     with pytest.raises(StateError, match="bad/adapter_"):
-        import_adapter(bundle, adapter=bad, kind="peft", state=tmp_path / "state", force=False)
+        Bundle.open(bundle).import_adapter(bad, format="peft", state=tmp_path / "state")
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -231,7 +229,7 @@ def test_what_fits_is_read_alike_by_both_readers(
     bundle: Path, good: Path, tmp_path: Path, name: str
 ) -> None:
     folder = changed(good, tmp_path / "good", GOOD[name])
-    import_adapter(bundle, adapter=folder, kind="peft", state=tmp_path / "state", force=False)
+    Bundle.open(bundle).import_adapter(folder, format="peft", state=tmp_path / "state")
     with Session.open(bundle) as session:
         session.load_adapter("a", folder)
         tokens = session.generate(PROMPT, adapter="a", **OPTIONS).tokens
@@ -262,7 +260,7 @@ def test_damaged_files(
 def test_an_adapter_of_another_model(compiler: Compiler, good: Path) -> None:
     other = compiler.bundle("gpt2", "mebp", lora__target_modules="all-linear", generate=True)
     with (
-        Generator.open(other) as generator,
+        Bundle.open(other).generator() as generator,
         pytest.raises(ZoExportError, match=r"adapter_model.safetensors: found no "),
     ):
         generator.load_adapter("a", good)

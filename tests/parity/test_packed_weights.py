@@ -18,7 +18,7 @@ from tests.support.compiled import Compiler, compile_tiny
 from tests.support.sessions import make_dataset
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import save_tiny
-from zoexport.session import Info, Session, read_manifest
+from zoexport.session import Bundle, Info, Session
 from zoexport.targets.executorch.xnnpack.lower import has_distinct_weights
 
 pytestmark = pytest.mark.parity
@@ -137,7 +137,7 @@ def test_equal_codes_with_other_scales_are_not_kept(tmp_path: Path) -> None:
     save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
     bundle = tmp_path / "bundle"
     compile_tiny(model, bundle, weights="int8", activations="int8")
-    assert read_manifest(bundle)["distinct_weights"] is False
+    assert Bundle.open(bundle).manifest["distinct_weights"] is False
     private, _ = run(bundle, "")
     result, info = run(bundle, tmp_path)
     assert result == private and "distinct_weights" in info.packed_problem

@@ -15,10 +15,10 @@ from tests.support.compiled import Compiler, compile_tiny
 from tests.support.engine_parity import passed, trained
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import fixed_tokens, save_tiny
+from zoexport.api import Bundle
 from zoexport.core import int4
 from zoexport.core.errors import ConfigError, ModelError, StateError
-from zoexport.run.transfer import export_adapter, import_adapter
-from zoexport.session import Dataset, Session, read_manifest
+from zoexport.session import Dataset, Session
 
 pytestmark = pytest.mark.parity
 ARCHITECTURES = ("llama_tied", "qwen2", "gemma3", "opt", "phi3", "gpt2", "olmo2", "cohere2")
@@ -105,7 +105,7 @@ def test_steps_in_mlx(compiler: Compiler, name: str, settings: dict[str, Any]) -
 
 def exported(bundle: Path, state: Path | None, output: Path) -> dict[str, torch.Tensor]:
     """The tensors of the default format."""
-    report = export_adapter(bundle, state=state, kind=None, output=output, force=False)
+    report = Bundle.open(bundle).export_adapter(output, state=state).as_dict()
     assert report["format"] == "quantized"
     return load_file(output / "quantized_model.safetensors")
 
@@ -138,7 +138,7 @@ def test_the_state_holds_integers(
     compiler: Compiler, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     bundle = compiler.bundle("llama_tied", "quzo", **settings)
-    slots = [slot for slot in read_manifest(bundle)["state"] if slot["role"] == "trainable"]
+    slots = [slot for slot in Bundle.open(bundle).manifest["state"] if slot["role"] == "trainable"]
     dtype = {"int4": "uint8", "int8": "int8"}[settings["weights"]]
     assert {slot["dtype"] for slot in slots} == {dtype}
     model = AutoModelForCausalLM.from_pretrained(compiler.model("llama_tied"))
@@ -165,10 +165,10 @@ def test_a_dequantized_model_has_the_trained_weights(
     state = trained(bundle, tmp_path / "state", 5)
     tensors = exported(bundle, state, tmp_path / "out")
     before = exported(bundle, None, tmp_path / "before")
-    export_adapter(bundle, state=state, kind="hf", output=tmp_path / "hf", force=False)
+    Bundle.open(bundle).export_adapter(tmp_path / "hf", state=state, format="hf")
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "hf").eval()
     changed = 0
-    for slot in read_manifest(bundle)["state"]:
+    for slot in Bundle.open(bundle).manifest["state"]:
         if slot["role"] == "trainable":
             weight = f"{slot['module']}.weight"
             codes, scales = tensors[f"{weight}.codes"], tensors[f"{weight}.scales"]
@@ -194,19 +194,15 @@ def test_what_left_comes_back(compiler: Compiler, tmp_path: Path) -> None:
     bundle = compiler.bundle("llama_tied", "quzo", **INT4)
     first = exported(bundle, trained(bundle, tmp_path / "state", 5), tmp_path / "out")
     again = tmp_path / "again"
-    import_adapter(bundle, adapter=tmp_path / "out", kind=None, state=again, force=False)
+    Bundle.open(bundle).import_adapter(tmp_path / "out", state=again)
     second = exported(bundle, again, tmp_path / "out-again")
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
     other = compiler.bundle("llama", "quzo", **INT4)
     with pytest.raises(StateError, match="weights of the model"):
-        import_adapter(
-            other, adapter=tmp_path / "out", kind=None, state=tmp_path / "s", force=False
-        )
+        Bundle.open(other).import_adapter(tmp_path / "out", state=tmp_path / "s")
     with pytest.raises(ConfigError, match="a whole model"):
-        import_adapter(
-            bundle, adapter=tmp_path / "out", kind="hf", state=tmp_path / "s", force=False
-        )
+        Bundle.open(bundle).import_adapter(tmp_path / "out", format="hf", state=tmp_path / "s")
     assert not (tmp_path / "s").exists()
 
 
@@ -262,5 +258,5 @@ def test_scales_that_are_no_numbers_are_refused(compiler: Compiler, tmp_path: Pa
     tensors[name].view(-1)[0] = float("nan")
     save_file(tensors, folder / "quantized_model.safetensors")
     with pytest.raises(StateError, match=f"{name.removesuffix('.scales')}: found .*other scales"):
-        import_adapter(bundle, adapter=folder, kind=None, state=tmp_path / "new", force=False)
+        Bundle.open(bundle).import_adapter(folder, state=tmp_path / "new")
     assert not (tmp_path / "new").exists()

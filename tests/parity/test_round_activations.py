@@ -19,7 +19,7 @@ from zoexport.core.types import Pass
 from zoexport.methods import methods
 from zoexport.methods.prge import PrgeConfig, passes
 from zoexport.passes.round_activations import FORMAT, round_activations
-from zoexport.session import read_manifest
+from zoexport.session import Bundle
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +86,7 @@ def test_a_bundle_trains_as_the_model_with_rounded_inputs(
         calibration=data,
         progress=lambda *_: None,
     )
-    manifest = read_manifest(bundle, verify_files=True)
+    manifest = Bundle.open(bundle).manifest
     loaded = models.load(models.resolve(str(folder)))
     modules = models.adapter_targets(loaded.model, "all-linear", "all")
     expected = calibrate(
@@ -96,7 +96,7 @@ def test_a_bundle_trains_as_the_model_with_rounded_inputs(
         outliers=float(settings.get("outliers", 0)),
         search="datatypes" in settings,
     )
-    assert formats_in(bundle, manifest) == expected
+    assert formats_in(Bundle.open(bundle)) == expected
     assert set(manifest["activations"]) == {f"{module}.weight" for module in modules}
     held = set(manifest["activations"].values())
     assert len(held) == 2 * 4 and all(name.startswith(FORMAT) for name in held)

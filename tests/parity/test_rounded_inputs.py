@@ -9,10 +9,9 @@ import pytest
 from tests.support.compiled import Compiler
 from tests.support.engine_parity import passed
 from tests.support.tiers import slow_after
+from zoexport.api import Bundle
 from zoexport.compiler.build import plan
-from zoexport.compiler.parity import parity
 from zoexport.core.errors import ConfigError
-from zoexport.session import read_manifest
 
 pytestmark = pytest.mark.parity
 ROUNDED = {"activations": "int8", "weights": "int4"}
@@ -37,7 +36,7 @@ OPERATOR = "zoexport::rounded_linear_int4.out"
 )
 def test_parity(compiler: Compiler, name: str, method: str, settings: dict[str, Any]) -> None:
     bundle = compiler.bundle(name, method, **{**ROUNDED, **settings})
-    assert OPERATOR in read_manifest(bundle)["required_ops"]
+    assert OPERATOR in Bundle.open(bundle).manifest["required_ops"]
     passed(bundle, 4)
 
 
@@ -45,15 +44,15 @@ def test_layers_that_read_the_same_rows_are_one_call(compiler: Compiler) -> None
     """Queries, keys and values; the gate and what it gates; alone are what follows attention and the gate."""
     bundle = compiler.bundle("llama_tied", "prge", granularity="layer", **ROUNDED)
     together = {f"zoexport::rounded_linears_{count}.out" for count in (2, 3)}
-    assert {OPERATOR, *together} <= set(read_manifest(bundle)["required_ops"])
+    assert {OPERATOR, *together} <= set(Bundle.open(bundle).manifest["required_ops"])
 
 
 def test_rounding_is_what_differs_from_fp32(compiler: Compiler, monkeypatch: Any) -> None:
     """The check can fail: against a reference that does not round, losses are several times as far off."""
     bundle = compiler.bundle("llama_tied", "prge", granularity="layer", **ROUNDED)
-    rounded = parity(bundle, steps=2, progress=lambda *_: None)
+    rounded = Bundle.open(bundle).parity(steps=2).as_dict()
     monkeypatch.setattr("zoexport.methods.reference.quantized.rounded_rows", lambda x: x)
-    plain = parity(bundle, steps=2, progress=lambda *_: None)
+    plain = Bundle.open(bundle).parity(steps=2).as_dict()
     key = "max_relative_loss_error"
     assert plain[key] > 3 * rounded[key]
 

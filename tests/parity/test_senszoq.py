@@ -18,9 +18,9 @@ from tests.support.masks import write_random_mask
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import fixed_tokens
 from zoexport import models
+from zoexport.api import Bundle
 from zoexport.core.errors import ConfigError, StateError
-from zoexport.run.transfer import export_adapter, import_adapter
-from zoexport.session import Dataset, Session, read_manifest
+from zoexport.session import Dataset, Session
 from zoexport.trained.sparse import places_of
 
 pytestmark = pytest.mark.parity
@@ -84,9 +84,9 @@ def test_settings(compiler: Compiler, settings: dict[str, Any]) -> None:
 def test_the_state_is_small(compiler: Compiler, tmp_path: Path) -> None:
     """Two copies of fp16 in memory and an index of 32 bits: at most 10 bytes a chosen weight."""
     bundle = compiler.bundle("llama_tied", "senszoq", num_queries=2, **INT4)
-    manifest = read_manifest(bundle)
+    manifest = Bundle.open(bundle).manifest
     (slot,) = manifest["state"]
-    count = sum(len(places) for places in places_of(bundle, manifest).values())
+    count = sum(len(places) for places in places_of(Bundle.open(bundle)).values())
     assert (slot["dtype"], slot["shape"]) == ("float16", [count])
     values = load_file(bundle / "adapter.safetensors")["sparse.values"]
     with safe_open(bundle / "weights.safetensors", framework="np") as file:
@@ -103,7 +103,7 @@ def test_dense_weights_are_zero_where_weights_are_chosen(compiler: Compiler) -> 
     loaded = models.load(models.resolve(str(compiler.model("llama_tied"))))
     values = load_file(bundle / "adapter.safetensors")["sparse.values"]
     end = 0
-    for name, places in places_of(bundle, read_manifest(bundle)).items():
+    for name, places in places_of(Bundle.open(bundle)).items():
         original = loaded.model.get_parameter(name).detach().numpy().reshape(-1)
         begin, end = end, end + len(places)
         assert not dense[name].reshape(-1)[places.numpy()].any()
@@ -123,7 +123,7 @@ def test_a_merged_model_has_the_trained_weights(
     """Over fp32 it says what the session says."""
     bundle = compiler.bundle(name, "senszoq", num_queries=2, learning_rate=1e-2)
     state = trained(bundle, tmp_path / "state", 5)
-    export_adapter(bundle, state=state, kind="hf", output=tmp_path / "hf", force=False)
+    Bundle.open(bundle).export_adapter(tmp_path / "hf", state=state, format="hf")
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "hf").eval()
     original = AutoModelForCausalLM.from_pretrained(compiler.model(name)).eval()
     tokens = fixed_tokens(2, 20)
@@ -144,13 +144,10 @@ def test_what_left_comes_back(compiler: Compiler, tmp_path: Path) -> None:
     bundle = compiler.bundle("llama_tied", "senszoq", num_queries=2, **INT4)
     state = trained(bundle, tmp_path / "state", 5)
     out = tmp_path / "out"
-    assert (
-        export_adapter(bundle, state=state, kind=None, output=out, force=False)["format"]
-        == "sparse"
-    )
-    import_adapter(bundle, adapter=out, kind=None, state=tmp_path / "again", force=False)
+    assert Bundle.open(bundle).export_adapter(out, state=state).as_dict()["format"] == "sparse"
+    Bundle.open(bundle).import_adapter(out, state=tmp_path / "again")
     again = tmp_path / "out-again"
-    export_adapter(bundle, state=tmp_path / "again", kind=None, output=again, force=False)
+    Bundle.open(bundle).export_adapter(again, state=tmp_path / "again")
     first, second = (load_file(folder / "sparse_model.safetensors") for folder in (out, again))
     assert first.keys() == second.keys()
     changed = 0
@@ -170,7 +167,7 @@ def test_what_core_ml_trained_leaves_too(compiler: Compiler, tmp_path: Path) -> 
     files = []
     for number, one in enumerate((bundle, other)):
         output = tmp_path / str(number)
-        export_adapter(one, state=None, kind="sparse", output=output, force=False)
+        Bundle.open(one).export_adapter(output, format="sparse")
         files.append((output / "sparse_model.safetensors").read_bytes())
     assert files[0] == files[1]
 
@@ -178,17 +175,17 @@ def test_what_core_ml_trained_leaves_too(compiler: Compiler, tmp_path: Path) -> 
 def test_what_cannot_come_in(compiler: Compiler, tmp_path: Path) -> None:
     bundle = compiler.bundle("llama_tied", "senszoq", num_queries=2, **INT4)
     out = tmp_path / "out"
-    export_adapter(bundle, state=None, kind="sparse", output=out, force=False)
+    Bundle.open(bundle).export_adapter(out, format="sparse")
     other = compiler.bundle("llama", "senszoq", num_queries=2, **INT4)
     with pytest.raises(StateError, match="weights of the model"):
-        import_adapter(other, adapter=out, kind="sparse", state=tmp_path / "s", force=False)
+        Bundle.open(other).import_adapter(out, format="sparse", state=tmp_path / "s")
     with pytest.raises(ConfigError, match="a whole model"):
-        import_adapter(bundle, adapter=out, kind="hf", state=tmp_path / "s", force=False)
+        Bundle.open(bundle).import_adapter(out, format="hf", state=tmp_path / "s")
     with pytest.raises(ConfigError, match="senszoq, which trains chosen weights"):
-        export_adapter(bundle, state=None, kind="peft", output=tmp_path / "p", force=False)
+        Bundle.open(bundle).export_adapter(tmp_path / "p", format="peft")
     (out / "sparse_model.safetensors").write_bytes(b"nothing")
     with pytest.raises(StateError, match="no readable file"):
-        import_adapter(bundle, adapter=out, kind="sparse", state=tmp_path / "s", force=False)
+        Bundle.open(bundle).import_adapter(out, format="sparse", state=tmp_path / "s")
     assert not (tmp_path / "s").exists()
 
 

@@ -17,9 +17,9 @@ from tests.support.compiled import SEQ, Compiler
 from tests.support.engine_parity import passed, take_steps
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import VOCAB_SIZE, fixed_tokens, tiny
+from zoexport.api import Bundle
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, ConfigError, StateError
-from zoexport.run.transfer import export_adapter, import_adapter
 from zoexport.session import Dataset, Session
 from zoexport.tools.bench.matrix import Shape
 from zoexport.tools.bench.runner import run_steps
@@ -177,16 +177,12 @@ def test_trained_weights_leave_as_a_model(compiler: Compiler, tmp_path: Path) ->
         with Dataset() as dataset:
             dataset.add([(tokens[0, :-1].tolist(), tokens[0, 1:].tolist())], 0)
             loss = session.evaluate(dataset).loss
-    report = export_adapter(
-        bundle, state=tmp_path / "state", kind=None, output=tmp_path / "hf", force=False
-    )
+    report = Bundle.open(bundle).export_adapter(tmp_path / "hf", state=tmp_path / "state").as_dict()
     assert report["format"] == "hf"
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "hf", dtype=torch.float32)
     with torch.no_grad():
         assert float(model(input_ids=tokens, labels=tokens).loss) == pytest.approx(loss, rel=1e-5)
-    import_adapter(
-        bundle, adapter=tmp_path / "hf", kind=None, state=tmp_path / "again", force=False
-    )
+    Bundle.open(bundle).import_adapter(tmp_path / "hf", state=tmp_path / "again")
     with Session.open(bundle) as session:
         session.attach(tmp_path / "again")
         with Dataset() as dataset:
@@ -197,8 +193,8 @@ def test_trained_weights_leave_as_a_model(compiler: Compiler, tmp_path: Path) ->
 def test_another_models_weights_are_refused(compiler: Compiler, tmp_path: Path) -> None:
     bundle = compiler.bundle("llama_tied", "spzo", split="head", perturbations="1,1", **FULL)
     with pytest.raises(StateError, match="no parameter"):
-        import_adapter(
-            bundle, adapter=compiler.model("gpt2"), kind="hf", state=tmp_path / "state", force=False
+        Bundle.open(bundle).import_adapter(
+            compiler.model("gpt2"), format="hf", state=tmp_path / "state"
         )
     assert not (tmp_path / "state").exists()
 

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from tests.support.compiled import Compiler
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import tiny
-from zoexport.compiler.parity import parity
+from zoexport.api import Bundle
 from zoexport.core import tolerances
 from zoexport.session import Dataset, Session
 
@@ -36,7 +36,7 @@ ARCHITECTURES = (
 
 def compare(bundle: Path, steps: int = STEPS, dump: Path | None = None) -> dict[str, object]:
     """Parity without progress."""
-    return parity(bundle, steps=steps, dump=dump, progress=lambda *_: None)
+    return Bundle.open(bundle).parity(steps=steps, dump=dump).as_dict()
 
 
 def takes_shorter_rows(bundle: Path) -> bool:

@@ -11,8 +11,8 @@ from tests.support.compiled import Compiler
 from tests.support.engine_parity import passed
 from tests.support.federations import check_two_rounds, terms_of
 from tests.support.tiers import slow_after
+from zoexport.api import Bundle
 from zoexport.cli.main import run
-from zoexport.compiler.parity import parity
 from zoexport.compiler.parity_signs import compare_signs
 from zoexport.core import rng
 from zoexport.core.errors import ConfigError
@@ -50,7 +50,7 @@ def test_a_wrong_reference_fails(compiler: Compiler, monkeypatch: pytest.MonkeyP
     real = rng.signs
     monkeypatch.setattr(rng, "signs", lambda seed, *rest: real(seed + 1, *rest))
     bundle = compiler.bundle("llama", "fzoo")
-    assert parity(bundle, steps=3, progress=lambda *_: None)["passed"] is False
+    assert Bundle.open(bundle).parity(steps=3).as_dict()["passed"] is False
 
 
 def test_the_manifest_states_the_plan(

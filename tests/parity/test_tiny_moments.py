@@ -15,8 +15,8 @@ from tests.support.engine_parity import passed
 from tests.support.federations import check_two_rounds, terms_of
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import SENTENCES
+from zoexport.api import Bundle
 from zoexport.cli.main import run
-from zoexport.compiler.parity import parity
 from zoexport.core.errors import ConfigError
 from zoexport.federated.settings import terms_of as checked_terms
 from zoexport.methods.reference.moments import MomentsReference
@@ -103,7 +103,7 @@ def test_a_reference_that_forgets_fails(
         real(self)
 
     monkeypatch.setattr(MomentsReference, "finish", forgetting)
-    report = parity(bundle_of(compiler, "prge", "adam"), steps=6, progress=lambda *_: None)
+    report = Bundle.open(bundle_of(compiler, "prge", "adam")).parity(steps=6).as_dict()
     assert report["passed"] is False
 
 

@@ -13,8 +13,8 @@ from safetensors.numpy import load_file
 from tests.support.compiled import Compiler
 from tests.support.engine_parity import passed
 from tests.support.tiers import slow_after
+from zoexport.api import Bundle
 from zoexport.ir.lengths import row_lengths
-from zoexport.run.transfer import export_adapter
 from zoexport.session import Dataset, Session
 
 pytestmark = pytest.mark.parity
@@ -157,5 +157,5 @@ def _data() -> Dataset:
 
 
 def _exported(bundle: Path, state: Path | None, folder: Path) -> dict[str, np.ndarray]:
-    export_adapter(bundle, state=state, kind="peft", output=folder, force=False)
+    Bundle.open(bundle).export_adapter(folder, state=state, format="peft")
     return load_file(folder / "adapter_model.safetensors")

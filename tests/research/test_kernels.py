@@ -14,7 +14,7 @@ from research.performance import kernels
 from research.performance.kernels import MARK
 from research.support.products import Content, Product, contents, flops_of_attention, product_of
 from tests.support.compiled import Compiler
-from zoexport.session import read_manifest
+from zoexport.session import Bundle
 from zoexport.tools.bench import output
 
 LINEAR = Product("linear_int4", 1, 256, 576, 1536, 32)
@@ -72,7 +72,7 @@ def test_attention_counts_what_queries_see() -> None:
 def test_kernel_tables_of_a_compiled_bundle(compiler: Compiler, tmp_path: Path) -> None:
     """The command compares the result of each implementation with the exact product."""
     bundle = compiler.bundle("llama", "mebp", weights="int4", lora__target_modules="all-linear")
-    content, manifest = contents(bundle), read_manifest(bundle)
+    content, manifest = contents(bundle), Bundle.open(bundle).manifest
     assert set(content) == {program["name"] for program in manifest["programs"]}
     layer, back = content["layer.0@24"], content["layer.0.backward@24"]
     # Query and output, key and value, gate and up, down.

@@ -15,7 +15,7 @@ from zoexport.federated.aggregate import Replayer
 from zoexport.federated.protocol import Reply, Trajectory
 from zoexport.federated.store import read_federation
 from zoexport.federated.terms import Terms
-from zoexport.session import Session, no_programs
+from zoexport.session import Bundle, Session, no_programs
 
 pytestmark = [pytest.mark.slow, pytest.mark.federation]
 
@@ -56,8 +56,8 @@ def test_twenty_simulated_clients_are_replayed_bit_for_bit(
     bundle = compiler.bundle("llama", "prge", num_queries=2)
     state = tmp_path / "state"
     options = ("--clients", 20, "--sample", 20, "--steps", 2, "--state", state)
-    replayer = Replayer(bundle)
-    before = models.initial(bundle)
+    replayer = Replayer(Bundle.open(bundle))
+    before = models.initial(Bundle.open(bundle))
     for number in (
         0,
         9,

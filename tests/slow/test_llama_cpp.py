@@ -30,12 +30,12 @@ from tests.support.smollm2 import compiled
 from tests.support.tiny_models import LLAMA_LIKE, fixed, fixed_tokens, from_config, tiny_config
 from tests.support.verbs import verb
 from zoexport.adapters import FORMATS, AdapterSettings, llama_cpp_names
+from zoexport.api import Bundle
 from zoexport.core.sizes import attention_heads
 from zoexport.data import corpus
 from zoexport.methods.reference.adapted import AdaptedModel, low_rank
 from zoexport.models import adapter_targets
 from zoexport.models.conv1d import linear_from_conv1d
-from zoexport.run.transfer import export_adapter
 from zoexport.trained import lora
 from zoexport.trained.lora import settings_of
 
@@ -243,9 +243,7 @@ def test_smollm2_speaks_the_same(
     wrong["LlamaForCausalLM"] = llama_cpp_names.Architecture("LLAMA")
     monkeypatch.setattr(llama_cpp_names, "ARCHITECTURES", wrong)
     output = tmp_path / "wrong.gguf"
-    export_adapter(
-        smollm2["bundle"], state=smollm2["state"], kind="gguf", output=output, force=False
-    )
+    Bundle.open(smollm2["bundle"]).export_adapter(output, state=smollm2["state"], format="gguf")
     found = _theirs([Job(smollm2["base-f32"], row, output, MORE) for row in rows])
     assert max(abs(loss - b) / b for (loss, _), b in zip(found, ours, strict=True)) > 0.01
     behind = [_behind(trained_model, row, text) for row, (_, text) in zip(rows, found, strict=True)]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from zoexport.api import Bundle
 from zoexport.cli.main import run
 from zoexport.compiler.build import compile_bundle
-from zoexport.compiler.parity import parity
 from zoexport.models import shapes
 
 pytestmark = pytest.mark.slow
@@ -79,7 +79,7 @@ def _gradient_error(model: str, folder: Path) -> float:
         force=False,
         progress=lambda *_: None,
     )
-    report = parity(folder / "bundle", steps=1, progress=lambda *_: None)
+    report = Bundle.open(folder / "bundle").parity(steps=1).as_dict()
     assert report["passed"] is True, report
     return float(report["max_relative_gradient_error"])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.tiny_models import VOCAB_SIZE
-from zoexport.compiler.parity import parity
+from zoexport.api import Bundle
 from zoexport.compiler.parity_batches import make_batch
 from zoexport.session import Dataset, Session, Step
 
@@ -19,7 +19,7 @@ EXAMPLES = [
 
 def passed(bundle: Path, steps: int = 4) -> dict[str, Any]:
     """Return the report of parity without progress, which passes."""
-    report = parity(bundle, steps=steps, progress=lambda *_: None)
+    report = Bundle.open(bundle).parity(steps=steps).as_dict()
     assert report["passed"] is True, report
     return report
 

@@ -21,7 +21,7 @@ from zoexport.federated.aggregate import Replayer
 from zoexport.federated.protocol import Reply, Trajectory
 from zoexport.federated.store import read_federation
 from zoexport.federated.terms import Terms
-from zoexport.session import Session, no_programs
+from zoexport.session import Bundle, Session, no_programs
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("ann", "bob", "eve")
@@ -161,7 +161,7 @@ class Federation:
         terms, found = self.terms(), self.rounds()
         number = len(found) - 1
         folder = self.folder / "server"
-        before = models.initial(self.bundle)
+        before = models.initial(Bundle.open(self.bundle))
         if number:
             content = (folder / "models" / f"model-{number}.safetensors").read_bytes()
             before = models.unpack(content, models.sizes_of(before), "")
@@ -176,7 +176,7 @@ class Federation:
             )
             trajectory = Trajectory.unpack(reply.body, terms.steps, terms.scalars)
             seed = terms.client_seed(number, client)
-            replayed = Replayer(self.bundle).model(before, seed, trajectory, terms)
+            replayed = Replayer(Bundle.open(self.bundle)).model(before, seed, trajectory, terms)
             with Session.open(self.bundle, engine=no_programs, verify=False) as session:
                 session.attach(state, read_only=True)
                 assert session.info.steps == terms.steps

@@ -16,7 +16,7 @@ from zoexport.federated.coordinator import Coordinator, Patience
 from zoexport.federated.local import LocalTransport
 from zoexport.federated.store import Store
 from zoexport.federated.terms import ALGORITHMS, Terms
-from zoexport.session import Dataset, Session, no_programs
+from zoexport.session import Bundle, Dataset, Session, no_programs
 
 EXAMPLES = 6
 LONGEST = 12
@@ -71,7 +71,8 @@ def terms_of(bundle: Path, algorithm: str = "replay", **changes: Any) -> Terms:
 
 def clients_of(bundle: Path, folder: Path, count: int) -> dict[int, Client]:
     return {
-        number: Client(bundle, examples, folder / f"client-{number}") for number in range(count)
+        number: Client(Bundle.open(bundle), examples, folder / f"client-{number}")
+        for number in range(count)
     }
 
 
@@ -123,7 +124,7 @@ def federation(
     with store.opened(folder / "server", terms, sample) as opened:
         yield Coordinator(
             opened,
-            bundle,
+            Bundle.open(bundle),
             transport,
             patience=patience or Patience(seconds=5),
             report=lambda content: None,

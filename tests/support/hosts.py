@@ -21,7 +21,7 @@ import pytest
 from tests.support.compiled import Compiler
 from tests.support.signed import make_keys, sign
 from zoexport.core.errors import ZoExportError
-from zoexport.session import Dataset, Engine, Evaluation, Session, read_manifest
+from zoexport.session import Bundle, Dataset, Engine, Evaluation, Session
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build"
@@ -64,7 +64,7 @@ def make_case(folder: Path, method: str = "prge", target: str = "host") -> Path:
         from zoexport.testing import PackageEngine
 
         with recorded(folder / "bundle", folder):
-            expected = _expected(folder, PackageEngine(folder / "bundle"))
+            expected = _expected(folder, PackageEngine(Bundle.open(folder / "bundle")))
     else:
         expected = _expected(folder)
     expected["trusted"], expected["other"] = keys.secret.public.line, keys.other.public.line
@@ -177,7 +177,7 @@ def _expected(folder: Path, engine: Engine | None = None) -> dict[str, Any]:
                 ],
             },
             # Bits are equal where the same library computes; MLX takes exponentials from the system's.
-            "bounds": read_manifest(folder / "bundle")["tolerances"]
+            "bounds": Bundle.open(folder / "bundle").manifest["tolerances"]
             if info.engine == "mlx"
             else None,
             "slots": [

@@ -13,7 +13,6 @@ from tests.support.signed import make_keys, sign
 from zoexport.api import Bundle
 from zoexport.core import manifest
 from zoexport.core.children import python
-from zoexport.session import read_manifest
 from zoexport.tools.packing import pack
 
 STEPS = 20
@@ -44,20 +43,20 @@ def make_case(folder: Path) -> Path:
     folder.mkdir(parents=True)
     keys = make_keys(folder / "keys")
     compiled = Compiler().bundle("llama", "mebp", generate=True, weights="int4")
-    pack(compiled, folder / "plain.zobundle", force=False, progress=lambda *_: None)
+    pack(Bundle.open(compiled), folder / "plain.zobundle", force=False, progress=lambda *_: None)
     bundle = folder / "bundle"
     verb("unpack", folder / "plain.zobundle", "-o", bundle)
     sign(bundle, keys.secret)
-    pack(bundle, folder / "life.zobundle", force=False, progress=lambda *_: None)
+    pack(Bundle.open(bundle), folder / "life.zobundle", force=False, progress=lambda *_: None)
     (folder / "life.pub").write_bytes(keys.pub.read_bytes())
     prompts = Path(shutil.copytree(bundle, folder / "prompts"))
-    content = read_manifest(bundle)
+    content = Bundle.open(bundle).manifest
     del content["text"]["chat"]
     content["text"]["no_chat"] = "a model whose tokenizer has no chat template"
     content["bundle_id"] = manifest.bundle_id(content)
     (prompts / manifest.FILE).write_text(json.dumps(content))
     sign(prompts, keys.secret)
-    pack(prompts, folder / "prompts.zobundle", force=False, progress=lambda *_: None)
+    pack(Bundle.open(prompts), folder / "prompts.zobundle", force=False, progress=lambda *_: None)
     data = folder / "life.jsonl"
     data.write_text("".join(json.dumps(record) + "\n" for record in DATA))
     held_out = folder / "held-out.jsonl"

@@ -17,7 +17,7 @@ from safetensors.torch import save
 
 from tests.support import bundles
 from tests.support.bundles import tensor_spec
-from zoexport.session import Tensor, read_manifest
+from zoexport.session import Bundle, Tensor
 
 VOCAB, HIDDEN, RANK = 13, 8, 2
 LENGTHS = (3, 5, 8)
@@ -373,5 +373,5 @@ def write_bundle(
 
 def programs_of(bundle: Path) -> list[dict[str, Any]]:
     """The programs that a bundle's manifest names."""
-    found: list[dict[str, Any]] = read_manifest(bundle)["programs"]
+    found: list[dict[str, Any]] = Bundle.open(bundle).manifest["programs"]
     return found

@@ -11,7 +11,7 @@ from tests.support.text_checks import ends_of
 from tests.support.transformers_examples import tokenize_file
 from zoexport.core.children import python
 from zoexport.data.examples import write_examples
-from zoexport.session import Dataset
+from zoexport.session import Bundle, Dataset
 from zoexport.session.data import Tokenizer
 from zoexport.tools.packing import pack
 
@@ -91,7 +91,7 @@ def make_case(folder: Path, bundles: Path) -> Path:
     with Dataset() as dataset, Tokenizer.open(bundle) as tokenizer:
         dataset.read(folder / "mixed.jsonl", tokenizer, pack=True)
         (folder / "mixed.packed").write_text(dataset.digest())
-    pack(bundle, folder / "prge.zobundle", force=False, progress=lambda *_: None)
+    pack(Bundle.open(bundle), folder / "prge.zobundle", force=False, progress=lambda *_: None)
     for method in ("prge", "mebp"):
         command, environment = python("zoexport", "train", bundles / method / "bundle")
         command += ["--data", str(folder / "data.jsonl"), "--state", str(folder / method)]

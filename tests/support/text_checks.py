@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.tokenizers import random_text
-from zoexport.session import read_manifest
+from zoexport.session import Bundle
 from zoexport.session.data import Tokenizer
 
 
 def ends_of(bundle: Path) -> list[int]:
     """The end tokens of a bundle, the one that training appends first; none if it appends none."""
-    text = read_manifest(bundle)["text"]
+    text = Bundle.open(bundle).manifest["text"]
     return [text["eos_token"], *text["end_tokens"]] if "eos_token" in text else []
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.sweep.cases import Case, settings
+from zoexport.api import Bundle
 
 PASSED, REFUSED, FAILED = "passed", "refused", "failed"
 
@@ -45,7 +46,6 @@ def execute(case: Case) -> Outcome:
 def _execute(case: Case, scratch: Path) -> Outcome:
     from tests.sweep.models import has_row_of_padding
     from zoexport.compiler.build import compile_bundle
-    from zoexport.compiler.parity import parity
     from zoexport.core.errors import ConfigError
 
     if has_row_of_padding(case):
@@ -67,7 +67,9 @@ def _execute(case: Case, scratch: Path) -> Outcome:
     except Exception as error:
         return _raised(error, "compile")
     try:
-        report = parity(scratch / "bundle", steps=case.steps, progress=_silent)
+        report = (
+            Bundle.open(scratch / "bundle").parity(steps=case.steps, progress=_silent).as_dict()
+        )
     except Exception as error:
         return _raised(error, "parity")
     if report["passed"]:

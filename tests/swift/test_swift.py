@@ -25,7 +25,7 @@ from tests.support.transformers_examples import tokenize_file
 from zoexport.core.fetch import cache_dir
 from zoexport.core.native import library_path
 from zoexport.data.examples import write_examples
-from zoexport.session import read_manifest
+from zoexport.session import Bundle
 
 pytestmark = pytest.mark.slow
 FOLDER = BUILD / "swift"
@@ -151,7 +151,7 @@ def train(bundle: Path, folder: Path) -> None:
     data.write_text("".join(json.dumps(record) + "\n" for record in records))
     options = ["--data", data, "--state", folder / "state", "--steps", "6"]
     run(environment_tool("zoexport"), "train", bundle, *options)
-    max_length = read_manifest(bundle)["settings"]["max_length"]
+    max_length = Bundle.open(bundle).manifest["settings"]["max_length"]
     read = tokenize_file(data, bundle, max_length, ends=ends_of(bundle))
     write_examples(read.examples, folder / "examples.jsonl")
 

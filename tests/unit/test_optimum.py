@@ -18,7 +18,7 @@ from zoexport import models
 from zoexport.cli.main import run
 from zoexport.core.errors import ModelError
 from zoexport.core.tasks import CAUSAL, MASKED
-from zoexport.session import read_manifest
+from zoexport.session import Bundle
 
 FAST = (
     "--set",
@@ -207,7 +207,7 @@ def test_both_commands_make_the_same_bundle(
     assert optimum(["--model", folder, *shared, str(through)], monkeypatch) == 0
     (line,) = capfd.readouterr().out.splitlines()
     assert json.loads(line)["bundle"] == str(through)
-    first, second = (read_manifest(bundle, verify_files=True) for bundle in (own, through))
+    first, second = (Bundle.open(bundle).manifest for bundle in (own, through))
     assert first["bundle_id"] == second["bundle_id"]
     assert first["settings"]["num_queries"] == 1 and first["settings"]["max_length"] == 8
     # It is there now, which both say in the same words.

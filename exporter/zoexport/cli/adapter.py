@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, table
 from zoexport.cli.groups import Verbs
+
+if TYPE_CHECKING:
+    from zoexport.api import Bundle
 
 _FORMAT = click.option(
     "--format",
@@ -45,18 +49,7 @@ def adapter() -> None:
 @options.last
 @options.force
 @options.common
-def export(
-    bundle: Path,
-    state: Path | None,
-    kind: str | None,
-    output: Path,
-    outtype: str | None,
-    dtype: str | None,
-    model: str | None,
-    last: bool,
-    force: bool,
-    as_json: bool,
-) -> None:
+def export(bundle: Bundle, kind: str | None, output: Path, as_json: bool, **given: Any) -> None:
     """Write the adapter of a state of BUNDLE, the pending update applied.
 
     \b
@@ -64,19 +57,8 @@ def export(
     zoexport adapter export model.bundle --state run --format gguf -o adapter.gguf
     zoexport adapter export model.bundle --state run --format merged -o model
     """
-    from zoexport.api import Bundle
-
     with output_of_libraries():
-        found = Bundle.open(bundle).export_adapter(
-            output,
-            state=state,
-            format=kind,
-            outtype=outtype,
-            dtype=dtype,
-            model=model,
-            force=force,
-            last=last,
-        )
+        found = bundle.export_adapter(output, format=kind, **given)
     result = found.as_dict()
     rows = [(name, result[name]) for name in ("adapter", "steps", "tensors")]
     emit(result, [f"Exported as {result['format']}.", *table(rows)], as_json=as_json)
@@ -92,7 +74,7 @@ def export(
 @options.force
 @options.common
 def import_(
-    bundle: Path, source: Path, kind: str | None, state: Path, force: bool, as_json: bool
+    bundle: Bundle, source: Path, kind: str | None, state: Path, force: bool, as_json: bool
 ) -> None:
     """Create a state of BUNDLE that starts from an adapter.
 
@@ -100,10 +82,8 @@ def import_(
     zoexport adapter import model.bundle --adapter ./adapter --state run2
     zoexport train model.bundle --data train.jsonl --state run2 --steps 100
     """
-    from zoexport.api import Bundle
-
     with output_of_libraries():
-        found = Bundle.open(bundle).import_adapter(source, state=state, format=kind, force=force)
+        found = bundle.import_adapter(source, state=state, format=kind, force=force)
     result = found.as_dict()
     rows = [(name, result[name]) for name in ("state", "tensors")]
     emit(result, ["Imported.", *table(rows)], as_json=as_json)

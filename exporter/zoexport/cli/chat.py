@@ -14,6 +14,7 @@ from zoexport.cli import options
 from zoexport.cli.console import output_of_libraries
 
 if TYPE_CHECKING:
+    from zoexport.api import Bundle
     from zoexport.run.chat import Chat
     from zoexport.session import Sampling
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 @options.sampling
 @options.common
 def chat(
-    bundle: Path,
+    bundle: Bundle,
     state: Path | None,
     adapters: tuple[str, ...],
     system: str | None,
@@ -60,17 +61,13 @@ def chat(
     printf 'Hello\\n/adapter off\\nHello\\n' | zoexport chat model.bundle --state run
     """
     from zoexport.run.chat import Chat, named
-    from zoexport.run.generate import Generator
-    from zoexport.session import read_manifest
 
     loaded = named(adapters)
     with output_of_libraries():
-        manifest = read_manifest(bundle)
-        generator = Generator.open(bundle, state=state, adapters=loaded)
+        generator = bundle.generator(state=state, adapters=loaded)
     with generator:
         talk = Chat(
             generator,
-            manifest,
             trained=state is not None,
             system=system,
             max_new_tokens=max_new_tokens,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +11,7 @@ from zoexport.cli.console import emit, output_of_libraries, table
 from zoexport.cli.groups import Verbs
 
 if TYPE_CHECKING:
+    from zoexport.api import Bundle
     from zoexport.data.sources import DataSource
 
 
@@ -26,8 +26,9 @@ def data() -> None:
 
 @data.command()
 @options.source(click.argument("data", metavar="SOURCE"))
-@click.option("--bundle", type=options.PATH, required=True, help="Whose tokenizer reads them.")
-@options.trust
+@options.opening(
+    click.option("--bundle", type=options.PATH, required=True, help="Whose tokenizer reads them.")
+)
 @click.option(
     "--loss",
     type=click.Choice(["full", "choices", "dpo", "orpo"]),
@@ -44,7 +45,9 @@ def data() -> None:
     help="Problems and shortened examples that are listed, at most.",
 )
 @options.common
-def check(data: DataSource, bundle: Path, loss: str, pack: bool, limit: int, as_json: bool) -> int:
+def check(
+    data: DataSource, bundle: Bundle, loss: str, pack: bool, limit: int, as_json: bool
+) -> int:
     """Say what a session finds in SOURCE, and every problem in it.
 
     SOURCE is what --data of 'train' takes. The exit code is 1 where it cannot be trained on as it is.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,8 +14,8 @@ from zoexport.cli.groups import Verbs
 from zoexport.cli.progress import Phases
 
 if TYPE_CHECKING:
+    from zoexport.api import Bundle
     from zoexport.data.sources import DataSource
-    from zoexport.session import Sampling
 
 _SERIAL = click.option("--serial", help="Which phone, where there are several.")
 _RUNNER = click.option(
@@ -59,7 +58,7 @@ def list_(as_json: bool) -> None:
 @_RUNNER
 @click.option("--app", is_flag=True, help="To the app, which imports it, in place of the shell.")
 @options.common
-def push(bundle: Path, serial: str | None, runner: Path | None, app: bool, as_json: bool) -> None:
+def push(bundle: Bundle, serial: str | None, runner: Path | None, app: bool, as_json: bool) -> None:
     """Copy BUNDLE, and a runner, to a phone.
 
     \b
@@ -88,21 +87,15 @@ def push(bundle: Path, serial: str | None, runner: Path | None, app: bool, as_js
 @_RUNNER
 @options.common
 def train(
-    bundle: Path,
+    bundle: Bundle,
     data: DataSource,
-    steps: int,
-    run: str,
     eval_data: DataSource | None,
     eval_every: int | None,
     patience: int | None,
     keep: Literal["last", "best"] | None,
     assignments: tuple[str, ...],
-    recover: bool,
-    change_settings: bool,
-    engine: str | None,
-    serial: str | None,
-    runner: Path | None,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Train BUNDLE on a phone, in its shell; tokens are made here.
 
@@ -115,31 +108,23 @@ def train(
     """
     from zoexport.core.config import parse_assignments
     from zoexport.data.sources import opened
-    from zoexport.run.train import HeldOut
+    from zoexport.run.train import held_out
     from zoexport.tools.device import train as train_there
-
-    options.check_validation(eval_data, eval_every=eval_every, patience=patience, keep=keep)
 
     with (
         output_of_libraries(),
         Phases("device", as_json=as_json) as phases,
         opened(data) as file,
-        nullcontext() if eval_data is None else opened(eval_data) as held_out,
+        held_out(eval_data, eval_every, patience, keep) as validating,
     ):
         result = train_there(
             bundle,
             data=file,
-            steps=steps,
-            run=run,
             settings=parse_assignments(assignments),
-            recover=recover,
-            change_settings=change_settings,
-            held_out=None if held_out is None else HeldOut(held_out, eval_every, patience, keep),
-            engine=engine,
-            serial=serial,
-            runner=runner,
+            held_out=validating,
             progress=phases,
             on_line=_reported(as_json),
+            **given,
         )
     losses = result["losses"]
     rows = [
@@ -164,18 +149,7 @@ def train(
 @_SERIAL
 @_RUNNER
 @options.common
-def generate(
-    bundle: Path,
-    prompt: str,
-    run: str | None,
-    stop: tuple[str, ...],
-    max_new_tokens: int,
-    sampling: Sampling,
-    engine: str | None,
-    serial: str | None,
-    runner: Path | None,
-    as_json: bool,
-) -> None:
+def generate(bundle: Bundle, prompt: str, as_json: bool, **given: Any) -> None:
     """Continue a text with BUNDLE on a phone, as it was compiled or with what was trained there.
 
     \b
@@ -185,17 +159,7 @@ def generate(
 
     with output_of_libraries(), Phases("device", as_json=as_json) as phases:
         result = generate_there(
-            bundle,
-            prompt=prompt,
-            run=run,
-            max_new_tokens=max_new_tokens,
-            sampling=sampling,
-            stop=stop,
-            engine=engine,
-            serial=serial,
-            runner=runner,
-            progress=phases,
-            on_line=lambda _line: None,
+            bundle, prompt=prompt, progress=phases, on_line=lambda _line: None, **given
         )
     rate = result["decode_tokens_per_second"]
     rows = [("speed", "no token" if rate is None else f"{rate:.1f} tokens/s")]
@@ -240,7 +204,7 @@ def runner_(
 @options.force
 @options.common
 def pull(
-    bundle: Path, state: Path, run: str, serial: str | None, force: bool, as_json: bool
+    bundle: Bundle, state: Path, run: str, serial: str | None, force: bool, as_json: bool
 ) -> None:
     """Bring a run's state of BUNDLE from a phone.
 
@@ -264,7 +228,9 @@ def pull(
 @_SERIAL
 @_RUNNER
 @options.common
-def parity(bundle: Path, steps: int, serial: str | None, runner: Path | None, as_json: bool) -> int:
+def parity(
+    bundle: Bundle, steps: int, serial: str | None, runner: Path | None, as_json: bool
+) -> int:
     """Compare BUNDLE on a phone with the session on this machine.
 
     Both take the same steps on the batches of 'zoexport parity'. The exit code is 1 when a bound is exceeded.

@@ -16,6 +16,7 @@ from zoexport.cli.progress import Phases
 from zoexport.cli.rounds import Rounds
 
 if TYPE_CHECKING:
+    from zoexport.api import Bundle
     from zoexport.data.sources import DataSource
     from zoexport.federated.privacy import Privacy
 
@@ -175,7 +176,7 @@ def federate() -> None:
 @options.settings
 @options.common
 def simulate(
-    bundle: Path,
+    bundle: Bundle,
     data: DataSource,
     test: DataSource | None,
     clients: int,
@@ -231,7 +232,7 @@ def simulate(
 @options.settings
 @options.common
 def server(
-    bundle: Path,
+    bundle: Bundle,
     state: Path,
     nodes: Path,
     ca: Path,
@@ -267,7 +268,7 @@ def server(
 @_private
 @options.common
 def client(
-    bundle: Path,
+    bundle: Bundle,
     data: DataSource,
     state: Path,
     address: str,
@@ -312,7 +313,7 @@ def client(
 
 def _federate(
     run: Callable[..., dict[str, Any]],
-    bundle: Path,
+    bundle: Bundle,
     *,
     assignments: tuple[str, ...],
     timeout: float,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,8 +12,8 @@ from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, table
 
 if TYPE_CHECKING:
+    from zoexport.api import Bundle
     from zoexport.data.sources import DataSource
-    from zoexport.session import Sampling
 
 
 @click.command()
@@ -36,18 +35,11 @@ if TYPE_CHECKING:
 @options.engine
 @options.common
 def generate(
-    bundle: Path,
+    bundle: Bundle,
     prompt: str | None,
     data: DataSource | None,
-    state: Path | None,
-    adapter: Path | None,
-    stop: tuple[str, ...],
-    max_new_tokens: int,
-    sampling: Sampling,
-    sliding: bool,
-    last: bool,
-    engine: str | None,
     as_json: bool,
+    **how: Any,
 ) -> None:
     """Continue a text with BUNDLE, as it was compiled or with what was trained.
 
@@ -60,8 +52,7 @@ def generate(
     """
     from zoexport.core.errors import ConfigError
     from zoexport.data.sources import opened
-    from zoexport.run.generate import Prompt, read_prompts
-    from zoexport.run.generate import generate as run
+    from zoexport.run.generate import Prompt, generate_each, read_prompts
 
     if (prompt is None) == (data is None):
         raise ConfigError(
@@ -80,22 +71,10 @@ def generate(
         print(text, end="", file=sys.stderr, flush=True)
 
     with output_of_libraries():
-        made = run(
-            bundle,
-            prompts,
-            state=state,
-            adapter=adapter,
-            max_new_tokens=max_new_tokens,
-            stop=stop,
-            sampling=sampling,
-            sliding=sliding,
-            last=last,
-            engine=engine,
-            on_text=say if shown and sys.stderr.isatty() else None,
-        )
+        on_text = say if shown and sys.stderr.isatty() else None
         results = []
-        for result in made:
-            results.append(result)
+        for made in generate_each(bundle, prompts, on_text=on_text, **how):
+            results.append(made.as_dict())
             if data is not None and sys.stderr.isatty():
                 # Not print: standard output belongs to libraries meanwhile.
                 say(f"{len(results)} of {len(prompts)}\r")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, size, table
+
+if TYPE_CHECKING:
+    from zoexport.core.trust import Trust
+    from zoexport.session import Bundle
 
 
 @click.command()
@@ -17,7 +21,7 @@ from zoexport.cli.console import emit, output_of_libraries, size, table
 @click.option("--state", type=options.PATH, help="Of a bundle: show this state of it instead.")
 @options.trust
 @options.common
-def inspect(path: Path, state: Path | None, as_json: bool) -> int:
+def inspect(path: Path, state: Path | None, trust: Trust | None, as_json: bool) -> int:
     """Check a bundle's files, a training state or a mask file, and show what is in it.
 
     The exit code is 1 when a state's log is damaged.
@@ -27,18 +31,20 @@ def inspect(path: Path, state: Path | None, as_json: bool) -> int:
     zoexport inspect run
     zoexport inspect smollm2.mask
     """
+    from zoexport.session import Bundle
+
     if state is not None:
-        return _inspect_state(state, path, as_json)
+        return _inspect_state(state, Bundle.open(path, trust=trust), as_json)
     if path.is_file():
         _inspect_mask(path, as_json)
         return 0
     if (path / "state.json").is_file():
         return _inspect_state(path, None, as_json)
-    _inspect_bundle(path, as_json)
+    _inspect_bundle(Bundle.open(path, trust=trust), as_json)
     return 0
 
 
-def _inspect_state(state: Path, bundle: Path | None, as_json: bool) -> int:
+def _inspect_state(state: Path, bundle: Bundle | None, as_json: bool) -> int:
     from zoexport.tools.describe import describe_state
 
     with output_of_libraries():
@@ -110,7 +116,7 @@ def _inspect_mask(path: Path, as_json: bool) -> None:
     emit(found, lines, as_json=as_json)
 
 
-def _inspect_bundle(bundle: Path, as_json: bool) -> None:
+def _inspect_bundle(bundle: Bundle, as_json: bool) -> None:
     from zoexport.tools.describe import describe_bundle
 
     with output_of_libraries():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import json
 import logging
 import os
@@ -91,11 +90,6 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one verb and return its exit code; every failure ends as one message."""
-    # What a verb requires of bundles (--trust) ends with it.
-    return contextvars.copy_context().run(_run, arguments)
-
-
-def _run(arguments: Sequence[str]) -> int:
     if not arguments:
         return _say_next()
     as_json = "--json" in arguments

@@ -34,25 +34,45 @@ def common(function: F) -> F:
     )(function)
 
 
-def bundle(function: F) -> F:
-    """The argument BUNDLE, and ``--trust``, which holds for it without being passed on."""
-    return click.argument("bundle", type=PATH)(trust(function))
+def opening(parameter: Callable[[Any], Any]) -> Callable[[F], F]:
+    """An argument or option ``bundle`` with ``--trust`` as an open Bundle, None where none is given.
+
+    Its sessions use the ``--engine`` of the verb, where it has that option.
+    """
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def opened(*arguments: Any, **given: Any) -> Any:
+            from zoexport.api import Bundle
+
+            path, how = given.pop("bundle"), {"trust": given.pop("trust")}
+            how["engine"] = given.pop("engine", None)
+            found = None if path is None else Bundle.open(path, **how)
+            return function(*arguments, bundle=found, **given)
+
+        decorated: Any = parameter(trust(opened))
+        return decorated
+
+    return decorate
+
+
+bundle = opening(click.argument("bundle", type=PATH))
+"""The argument BUNDLE, and ``--trust``."""
 
 
 def trust(function: F) -> F:
-    """``--trust``: whatever the verb opens from here on must be signed."""
+    """``--trust``: the keys of which one must have signed a bundle, or None."""
 
-    def require(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> None:
-        from zoexport.core import trust as trusts
+    def read(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> Any:
+        from zoexport.core.trust import Trust
 
-        trusts.require(given)
+        return Trust.of(given, "--trust") if given else None
 
     return click.option(
         "--trust",
         metavar="KEY",
         multiple=True,
-        expose_value=False,
-        callback=require,
+        callback=read,
         help="Refuse a bundle that KEY did not sign: a .pub file, or its line; again for several.",
     )(function)
 
@@ -215,24 +235,6 @@ def last(function: F) -> F:
         is_flag=True,
         help="With the values of the last step, also where the run keeps its best.",
     )(function)
-
-
-def check_validation(eval_data: object, **others: object) -> None:
-    """Refuse what goes with ``--eval-data`` without it.
-
-    Raises:
-        ConfigError: one of ``others`` is given alone.
-    """
-    from zoexport.core.errors import ConfigError
-
-    for name, value in others.items():
-        if value is not None and eval_data is None:
-            raise ConfigError(
-                f"--{name.replace('_', '-')}",
-                found="no --eval-data",
-                expected="held-out examples to evaluate on",
-                fix="Pass --eval-data, or leave it out.",
-            )
 
 
 def stop(function: F) -> F:

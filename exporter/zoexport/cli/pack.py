@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,16 +11,19 @@ from zoexport.cli import options
 from zoexport.cli.console import emit, table
 from zoexport.cli.progress import Phases
 
+if TYPE_CHECKING:
+    from zoexport.api import Bundle
+    from zoexport.core.trust import Trust
+
 
 @click.command()
-@click.argument("bundle", type=options.PATH)
+@options.bundle
 @click.option(
     "-o", "--output", type=options.PATH, metavar="FILE", help="Default: BUNDLE's name, .zobundle."
 )
 @options.force
-@options.trust
 @options.common
-def pack(bundle: Path, output: Path | None, force: bool, as_json: bool) -> None:
+def pack(bundle: Bundle, output: Path | None, force: bool, as_json: bool) -> None:
     """Write BUNDLE into one file, to send it: a ZIP archive, which the apps import.
 
     \b
@@ -29,7 +33,7 @@ def pack(bundle: Path, output: Path | None, force: bool, as_json: bool) -> None:
     from zoexport.tools.packing import SUFFIX
     from zoexport.tools.packing import pack as pack_bundle
 
-    chosen = output or Path(bundle.resolve().name).with_suffix(SUFFIX)
+    chosen = output or Path(bundle.path.resolve().name).with_suffix(SUFFIX)
     with Phases("Packing", as_json=as_json) as progress:
         packed = pack_bundle(bundle, chosen, force=force, progress=progress)
     rows = [("file", packed["file"]), ("size", f"{packed['bytes'] / 1e6:.1f} MB")]
@@ -45,7 +49,9 @@ def pack(bundle: Path, output: Path | None, force: bool, as_json: bool) -> None:
 @options.force
 @options.trust
 @options.common
-def unpack(file: Path, output: Path | None, force: bool, as_json: bool) -> None:
+def unpack(
+    file: Path, output: Path | None, force: bool, trust: Trust | None, as_json: bool
+) -> None:
     """Write the bundle in FILE to a folder, checking its signature and hashes on the way.
 
     \b
@@ -55,7 +61,7 @@ def unpack(file: Path, output: Path | None, force: bool, as_json: bool) -> None:
 
     chosen = output or Path(file.name).with_suffix(".bundle")
     with Phases("Unpacking", as_json=as_json) as progress:
-        unpacked = unpack_bundle(file, chosen, force=force, progress=progress)
+        unpacked = unpack_bundle(file, chosen, force=force, trust=trust, progress=progress)
     rows = [("bundle", unpacked["bundle"]), ("signed", "yes" if unpacked["signed"] else "no")]
     emit(
         unpacked, [f"Unpacked bundle {unpacked['bundle_id'][:12]}.", *table(rows)], as_json=as_json

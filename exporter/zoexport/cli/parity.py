@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +11,9 @@ from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, table
 from zoexport.cli.progress import Phases
 from zoexport.core.errors import ModelPhases
+
+if TYPE_CHECKING:
+    from zoexport.api import Bundle
 
 _SHOWN = 8
 """Entries of the first dimension of an inner value, of which there may be hundreds."""
@@ -41,7 +44,7 @@ _SHOWN = 8
 @click.option("--model", help="Where the original model is, if it is no longer where it was.")
 @options.common
 def parity(
-    bundle: Path,
+    bundle: Bundle,
     steps: int,
     dump: Path | None,
     signs: int | None,
@@ -60,7 +63,6 @@ def parity(
     zoexport parity model.bundle --signs 200 --eps 3e-2
     zoexport parity npu.bundle --inner train --dump inner-values
     """
-    from zoexport.api import Bundle
     from zoexport.compiler.parity_signs import compare_signs
 
     if inner is not None and signs is not None:
@@ -82,9 +84,9 @@ def parity(
     with (
         output_of_libraries(),
         Phases("parity", as_json=as_json) as shown,
-        ModelPhases(model or str(bundle), "comparing", shown).explained() as phases,
+        ModelPhases(model or str(bundle.path), "comparing", shown).explained() as phases,
     ):
-        found = Bundle.open(bundle).parity(steps=steps, dump=dump, model=model, progress=phases)
+        found = bundle.parity(steps=steps, dump=dump, model=model, progress=phases)
     result = found.as_dict()
     rows = [
         (name.removeprefix("max_relative_").replace("_", " "), f"{value:.2e}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,16 +11,20 @@ from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, size, table
 from zoexport.cli.progress import Phases
 
+if TYPE_CHECKING:
+    from zoexport.api import Bundle
+
 
 @click.command()
 @click.argument("states", metavar="STATE...", nargs=-1, required=True, type=options.PATH)
 @click.option("-o", "--output", type=options.PATH, required=True, help="The page to write.")
-@click.option(
-    "--bundle",
-    type=options.PATH,
-    help="Of all the states: adds what was planned, and what --prompt asks for.",
+@options.opening(
+    click.option(
+        "--bundle",
+        type=options.PATH,
+        help="Of all the states: adds what was planned, and what --prompt asks for.",
+    )
 )
-@options.trust
 @click.option(
     "--prompt",
     "prompts",
@@ -38,7 +43,7 @@ from zoexport.cli.progress import Phases
 def report(
     states: tuple[Path, ...],
     output: Path,
-    bundle: Path | None,
+    bundle: Bundle | None,
     prompts: tuple[str, ...],
     max_new_tokens: int,
     force: bool,

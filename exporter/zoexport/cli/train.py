@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +11,7 @@ from zoexport.cli.console import emit, output_of_libraries, table
 from zoexport.cli.progress import Phases, Steps
 
 if TYPE_CHECKING:
+    from zoexport.api import Bundle
     from zoexport.data.sources import DataSource
 
 
@@ -42,20 +42,12 @@ if TYPE_CHECKING:
 @options.engine
 @options.common
 def train(
-    bundle: Path,
+    bundle: Bundle,
     data: DataSource,
-    state: Path,
     steps: int,
-    eval_data: DataSource | None,
-    eval_every: int | None,
-    patience: int | None,
-    keep: Literal["last", "best"] | None,
-    report_to: tuple[str, ...],
     assignments: tuple[str, ...],
-    recover: bool,
-    change_settings: bool,
-    engine: str | None,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Train BUNDLE on examples, in the session that a phone runs.
 
@@ -70,32 +62,20 @@ def train(
     zoexport train model.bundle --data hf:stanfordnlp/sst2:train --template sst2 --state run --steps 150
     zoexport train model.bundle --data train.jsonl --state run --steps 300 --set learning_rate=2e-3 --change-settings
     """
-    from zoexport.api import Bundle
     from zoexport.core.config import parse_assignments
 
-    options.check_validation(eval_data, eval_every=eval_every, patience=patience, keep=keep)
     settings = parse_assignments(assignments)
-    with output_of_libraries(), Steps(as_json=as_json) as progress:
-        result = (
-            Bundle.open(bundle, engine=engine)
-            .train(
-                data,
-                state=state,
-                steps=steps,
-                by_key=settings,
-                progress=progress,
-                phase=progress.phase,
-                recover=recover,
-                change_settings=change_settings,
-                eval_data=eval_data,
-                eval_every=eval_every,
-                patience=patience,
-                keep=keep,
-                evaluated=progress.evaluated,
-                report_to=report_to,
-            )
-            .as_dict()
+    with output_of_libraries(), Steps(as_json=as_json) as shown:
+        trained = bundle.train(
+            data,
+            steps=steps,
+            by_key=settings,
+            progress=shown,
+            phase=shown.phase,
+            evaluated=shown.evaluated,
+            **given,
         )
+    result = trained.as_dict()
     losses = result["losses"]
     rows = [("loss", f"{losses[0]:.4f} at the first step, {losses[-1]:.4f} at the last")]
     if result["best_step"] is not None:
@@ -151,16 +131,12 @@ def train(
 @options.engine
 @options.common
 def evaluate(
-    bundle: Path,
+    bundle: Bundle,
     data: DataSource,
-    state: Path | None,
     generate: bool,
-    max_new_tokens: int,
-    stop: tuple[str, ...],
-    last: bool,
     assignments: tuple[str, ...],
-    engine: str | None,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Evaluate BUNDLE on examples: loss, accuracy over choices, accuracy over tokens.
 
@@ -173,21 +149,11 @@ def evaluate(
     zoexport eval model.bundle --data test.jsonl --state run --generate --stop "\\n"
     zoexport eval model.bundle --data test.jsonl --state run --json
     """
-    from zoexport.api import Bundle
     from zoexport.core.config import parse_assignments
 
     settings = parse_assignments(assignments)
     with output_of_libraries(), Phases("eval", as_json=as_json) as phases:
-        found = Bundle.open(bundle, engine=engine).evaluate(
-            data,
-            state=state,
-            generate=generate,
-            max_new_tokens=max_new_tokens,
-            stop=stop,
-            by_key=settings,
-            progress=phases,
-            last=last,
-        )
+        found = bundle.evaluate(data, generate=generate, by_key=settings, progress=phases, **given)
     result = found.as_dict()
     rows = [("loss", f"{result['loss']:.4f}")]
     if result["accuracy"] is not None:

@@ -30,9 +30,11 @@ from zoexport.compiler.parity_session import SessionSide
 from zoexport.core import tolerances
 from zoexport.core.files import atomic_folder
 from zoexport.core.step_plan import differences_of
+from zoexport.core.types import Progress
 from zoexport.data.examples import Example
 from zoexport.methods import config_of, methods
-from zoexport.session import read_manifest
+from zoexport.run.results import Parity
+from zoexport.session import Bundle
 from zoexport.trained import kind_of
 
 _LABELS_TO_AVERAGE = 256
@@ -108,37 +110,19 @@ def _difference(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
 
 
 def parity(
-    bundle: Path,
-    *,
-    steps: int,
-    model: str | None = None,
-    dump: Path | None = None,
-    progress: Callable[[str, float | None], None],
-) -> dict[str, Any]:
-    """Train ``steps`` steps on both sides and compare by name.
-
-    Args:
-        bundle: a bundle of a method that has a reference.
-        steps: training steps to compare.
-        model: where the original model is, if not where it was compiled from.
-        dump: a folder for the noise, inputs, losses, gradients and state of every step, from both sides.
-        progress: called with what is being done and how far it is.
-
-    Returns:
-        The keys of ``parity --json``.
-
-    Raises:
-        ZoExportError: the bundle or the model cannot be used. A failed comparison is not an error.
-    """
-    manifest = read_manifest(bundle, verify_files=True)
+    bundle: Bundle, *, steps: int, model: str | None, dump: Path | None, progress: Progress
+) -> Parity:
+    """See :meth:`zoexport.Bundle.parity`; values are compared by name."""
+    bundle.verify()
+    manifest = bundle.manifest
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(atomic_folder(dump)) if dump is not None else None
-        settings, vocabulary = manifest["settings"], manifest["model"]["vocab_size"]
+        settings, vocabulary = bundle.settings, manifest["model"]["vocab_size"]
         config = config_of(manifest)
         rounds = tolerances.rounds(config)
         if rounds:
             settings["loss"] = "full"
-        reference = load_reference(manifest, bundle, model, progress)
+        reference = load_reference(bundle, model, progress, loss=settings["loss"])
         session = stack.enter_context(SessionSide(bundle, settings["loss"]))
         first_order = not session.session.info.num_queries
         compared = _Comparison()
@@ -175,17 +159,17 @@ def parity(
             compared.state, state_error(session.state(), _arrays(reference.finished()))
         )
     bounds = tolerances.bounds(config)
-    return {
-        "passed": compared.within(bounds),
-        "steps": steps,
-        "max_relative_loss_error": compared.loss,
-        "max_relative_state_error": compared.state,
-        "max_relative_gradient_error": compared.gradient,
-        "max_relative_difference_error": compared.difference,
-        "difference_resolution": None if arithmetic is None else compared.resolution,
-        "bounds": bounds,
-        "runner": f"session ({manifest['engine']})",
-    }
+    return Parity(
+        passed=compared.within(bounds),
+        steps=steps,
+        max_relative_loss_error=compared.loss,
+        max_relative_state_error=compared.state,
+        max_relative_gradient_error=compared.gradient,
+        max_relative_difference_error=compared.difference,
+        difference_resolution=None if arithmetic is None else compared.resolution,
+        bounds=bounds,
+        runner=f"session ({manifest['engine']})",
+    )
 
 
 def _divisor(manifest: Mapping[str, Any]) -> Callable[[Sequence[float]], float]:
@@ -196,13 +180,11 @@ def _divisor(manifest: Mapping[str, Any]) -> Callable[[Sequence[float]], float]:
     return lambda _: sides * float(manifest["settings"]["eps"])
 
 
-def load_reference(
-    manifest: dict[str, Any],
-    bundle: Path,
-    model: str | None,
-    progress: Callable[[str, float | None], None],
-) -> Any:
+def load_reference(bundle: Bundle, model: str | None, progress: Progress, **changes: Any) -> Any:
     """The method's reference on the bundle's original model, quantized as the bundle is, with its initial state.
+
+    Args:
+        changes: settings in place of the bundle's.
 
     Raises:
         ModelError: the model is not the one that the bundle was compiled from.
@@ -211,19 +193,13 @@ def load_reference(
     from zoexport.methods.reference.quantized import quantize_model
 
     progress("loading the original model", None)
-    loaded = models.load_original(manifest, model)
-    beside = kind_of(config_of(manifest)).for_reference(loaded.model, bundle, manifest)
-    quantize_model(loaded.model, manifest["settings"], manifest["rotated_weights"])
-    return make_reference(loaded.model, manifest, bundle, beside)
+    loaded = models.load_original(bundle.manifest, model)
+    beside = kind_of(config_of(bundle.manifest)).for_reference(loaded.model, bundle)
+    quantize_model(loaded.model, bundle.settings, bundle.manifest["rotated_weights"])
+    return make_reference(loaded.model, bundle, beside, **changes)
 
 
-def make_reference(
-    model: Any,
-    manifest: dict[str, Any],
-    bundle: Path,
-    beside: Mapping[str, Any],
-    **changes: Any,
-) -> Any:
+def make_reference(model: Any, bundle: Bundle, beside: Mapping[str, Any], **changes: Any) -> Any:
     """The method's reference on a model that computes as the bundle does.
 
     Args:
@@ -235,12 +211,12 @@ def make_reference(
     from zoexport.calibration import formats_in, round_inputs
     from zoexport.compiler.build import INITIAL_STATE
 
-    round_inputs(model, formats_in(bundle, manifest))
-    initial = load_file(str(bundle / INITIAL_STATE))
+    round_inputs(model, formats_in(bundle))
+    initial = load_file(str(bundle.path / INITIAL_STATE))
     # The file sorts its names; the noise numbers the slots in the manifest's order.
-    slots = {slot["name"]: initial[slot["name"]] for slot in manifest["state"]}
-    config = dataclasses.replace(config_of(manifest), **changes)
-    return methods.get(manifest["method"]).reference(model, config, {**slots, **beside})
+    slots = {slot["name"]: initial[slot["name"]] for slot in bundle.manifest["state"]}
+    config = dataclasses.replace(config_of(bundle.manifest), **changes)
+    return methods.get(bundle.method).reference(model, config, {**slots, **beside})
 
 
 def _in_arrays(step: dict[str, Any]) -> dict[str, Any]:

@@ -17,14 +17,14 @@ from zoexport.compiler.build import plan, training_graph
 from zoexport.core.errors import ConfigError
 from zoexport.core.files import atomic_folder
 from zoexport.core.types import InnerValue, Progress, ShowsInnerValues
-from zoexport.session import read_manifest
+from zoexport.session import Bundle
 
 _LARGEST = 6e4
 """The largest value compared: beyond it are the masks' stand-ins for minus infinity, which fp16 does not hold."""
 
 
 def compare_inner(
-    bundle: Path,
+    bundle: Bundle,
     program: str,
     *,
     model: str | None = None,
@@ -47,12 +47,13 @@ def compare_inner(
         ConfigError: the target shows none, or the bundle has no such program of the whole model.
         ZoExportError: the bundle or the model cannot be used, or the program is refused.
     """
-    manifest = read_manifest(bundle, verify_files=True)
-    given = {name: value for name, value in manifest["settings"].items() if value is not None}
+    bundle.verify()
+    manifest = bundle.manifest
+    given = {name: value for name, value in bundle.settings.items() if value is not None}
     planned = plan(manifest["method"], manifest["target"], given)
     if not isinstance(planned.target, ShowsInnerValues):
         raise ConfigError(
-            f"bundle {bundle}",
+            f"bundle {bundle.path}",
             found=f"target {manifest['target']}",
             expected="a target that shows what its delegates compute: android-npu",
             fix="Leave --inner out; parity compares losses and states on every target.",
@@ -60,7 +61,7 @@ def compare_inner(
     names = [] if "stages" in manifest else [entry["name"] for entry in manifest["programs"]]
     if program not in names:
         raise ConfigError(
-            f"bundle {bundle}",
+            f"bundle {bundle.path}",
             found=f"program {program}",
             expected=f"a program of the whole model: {', '.join(names) or 'it has none'}",
             fix="Choose one of these, or compile with granularity=model.",

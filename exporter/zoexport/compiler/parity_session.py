@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 
 from zoexport.core import int4
 from zoexport.data.examples import Example
-from zoexport.session import Dataset, Session, SlotInfo, read_manifest
+from zoexport.session import Bundle, Dataset, SlotInfo
 from zoexport.session import normals as runtime_normals
 from zoexport.session import signs as runtime_signs
 
@@ -19,9 +18,9 @@ if TYPE_CHECKING:
     from zoexport.testing import PackageEngine
 
 
-def evaluator(bundle: Path) -> PackageEngine | None:
+def evaluator(bundle: Bundle) -> PackageEngine | None:
     """Return the evaluator of a bundle for Core ML, which no engine here runs; None for other bundles."""
-    if read_manifest(bundle)["engine"] != "coreml":
+    if bundle.manifest["engine"] != "coreml":
         return None
     from zoexport.testing import PackageEngine
 
@@ -31,10 +30,10 @@ def evaluator(bundle: Path) -> PackageEngine | None:
 class SessionSide:
     """The bundle in the C++ session, step by step, with nothing kept on disk."""
 
-    def __init__(self, bundle: Path, loss: str, *, eps: float | None = None) -> None:
-        plan = read_manifest(bundle).get("step", {})
+    def __init__(self, bundle: Bundle, loss: str, *, eps: float | None = None) -> None:
+        plan = bundle.manifest.get("step", {})
         self._make_noise = runtime_signs if plan.get("noise") == "rademacher" else runtime_normals
-        self.session = Session.open(bundle, engine=evaluator(bundle))
+        self.session = bundle.session(engine=evaluator(bundle))
         self.session.configure(loss=loss, **({} if eps is None else {"eps": eps}))
         self.slots = [slot for slot in self.session.slots() if slot.role == "trainable"]
         #: Those that are perturbed along directions of floats.

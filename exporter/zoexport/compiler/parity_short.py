@@ -27,10 +27,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from zoexport.compiler.parity import make_reference, state_error
-from zoexport.core import children, hadamard, rng, tolerances, trust
+from zoexport.core import children, hadamard, rng, tolerances
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import LoweringError, rebuilt
 from zoexport.core.int4 import unpack_int4
+from zoexport.core.trust import ANYONE
 from zoexport.core.types import Progress, RowReader
 from zoexport.data.examples import IGNORED, Candidate, Example
 from zoexport.methods import config_of
@@ -44,7 +45,7 @@ from zoexport.methods.reference.quantized import (
 )
 from zoexport.models.streaming import streaming
 from zoexport.models.weights import open_safetensors
-from zoexport.session import read_manifest
+from zoexport.session import Bundle
 from zoexport.trained import kind_of
 
 if TYPE_CHECKING:
@@ -102,11 +103,9 @@ def prove(
         LoweringError: the bundle does not open, or a program does not run, or computes something else.
     """
     progress("verifying the bundle", None)
-    with (
-        trust.required(()),  # nobody has signed it yet
-        tempfile.TemporaryDirectory(prefix=".verify-", dir=bundle.parent) as scratch,
-    ):
-        return _Proof(bundle, Path(scratch), known or {}).compared(loaded, reader, room)
+    opened = Bundle.open(bundle, trust=ANYONE)  # nobody has signed it yet
+    with tempfile.TemporaryDirectory(prefix=".verify-", dir=bundle.parent) as scratch:
+        return _Proof(opened, Path(scratch), known or {}).compared(loaded, reader, room)
 
 
 class NotHereError(Exception):
@@ -116,9 +115,9 @@ class NotHereError(Exception):
 class _Proof:
     """Inputs of both sides, and the comparison of their results."""
 
-    def __init__(self, bundle: Path, scratch: Path, known: Mapping[str, Tensor]) -> None:
+    def __init__(self, bundle: Bundle, scratch: Path, known: Mapping[str, Tensor]) -> None:
         self.bundle, self.scratch, self.known = bundle, scratch, known
-        self.manifest = read_manifest(bundle)
+        self.manifest = bundle.manifest
         self.config: Any = config_of(self.manifest)
         self.bounds = tolerances.bounds(self.config)
         self.whole = "stages" not in self.manifest
@@ -165,7 +164,7 @@ class _Proof:
                 )
             with self._computing(loaded, reader, streams) as (model, beside):
                 last = _LastLogits(model, len(self._prompt()))
-                reference = make_reference(model, self.manifest, self.bundle, beside, **self.run)
+                reference = make_reference(model, self.bundle, beside, **self.run)
                 compare = self._first_order if self.config.first_order else self._zeroth_order
                 return compare(reference, last, answer)
 
@@ -311,7 +310,7 @@ class _Proof:
             "longer": [_rows(batch) for batch in self.longer],
             "activation_cache_mb": _rooms(self.manifest),
             "steps": not self.whole,
-            "shallow": _shallow(self.bundle, self.manifest, self.scratch),
+            "shallow": _shallow(self.bundle, self.scratch),
             "prompt": self._prompt(),
             "run": self.run,
             "values": str(values),
@@ -320,13 +319,11 @@ class _Proof:
         asked, tensors = self.scratch / "request", self.scratch / "tensors"
         asked.write_text(json.dumps(request), "utf-8")
         command, environment = children.python(
-            "zoexport.compiler.parity_short_session", self.bundle, asked, tensors
+            "zoexport.compiler.parity_short_session", self.bundle.path, asked, tensors
         )
         with (
             tempfile.TemporaryFile() as errors,
-            children.child(
-                command, errors=errors, environment={**environment, trust.VARIABLE: ""}
-            ) as process,
+            children.child(command, errors=errors, environment=environment) as process,
         ):
             yield lambda: (_answer(process, errors), _arrays(tensors))
 
@@ -356,13 +353,13 @@ class _Proof:
         if loaded.lazy and not streams:
             for name, value in model.named_parameters():
                 value.data = loaded.weights.read(name)
-        beside = kind_of(self.config).for_reference(model, self.bundle, self.manifest)
+        beside = kind_of(self.config).for_reference(model, self.bundle)
         if not streams:
             quantize_model(model, settings, rotated, self.known)
             yield model, beside
             return
         if settings["weights"] != "fp32":
-            reader = _BundleRows(self.bundle, self.manifest, model, reader)
+            reader = _BundleRows(self.bundle, model, reader)
         with streaming(model, reader), _one_thread():
             if settings["weights"] != "fp32":
                 read_as_bundle(model, settings, rotated)
@@ -383,11 +380,10 @@ def _one_thread() -> Iterator[None]:
 class _BundleRows:
     """Rows of a model's parameters as a bundle rounds them: from its own codes, where it keeps them as such."""
 
-    def __init__(
-        self, bundle: Path, manifest: Mapping[str, Any], model: torch.nn.Module, reader: RowReader
-    ) -> None:
+    def __init__(self, bundle: Bundle, model: torch.nn.Module, reader: RowReader) -> None:
+        manifest = bundle.manifest
         self.reader, self.manifest = reader, manifest
-        self.path = bundle / manifest.get("weights", {}).get("file", manifests.FILE)
+        self.path = bundle.path / manifest.get("weights", {}).get("file", manifests.FILE)
         rounds = stored_weights(model, manifest["rotated_weights"])
         owners: dict[int, list[str]] = {}
         for name, value in model.named_parameters(remove_duplicate=False):
@@ -521,8 +517,9 @@ def _rooms(manifest: Mapping[str, Any]) -> list[int]:
     return [int(manifest["settings"]["activation_cache_mb"]), 0]
 
 
-def _shallow(bundle: Path, manifest: Mapping[str, Any], scratch: Path) -> str | None:
+def _shallow(bundle: Bundle, scratch: Path) -> str | None:
     """A bundle with one stage for each set of programs; None where there are no others."""
+    manifest = bundle.manifest
     levels = manifest.get("step", {}).get("levels", ())
     kept: dict[tuple[Any, ...], Any] = {}
     for number, stage in enumerate(manifest.get("stages", ())):
@@ -545,7 +542,7 @@ def _shallow(bundle: Path, manifest: Mapping[str, Any], scratch: Path) -> str | 
     content["bundle_id"] = manifests.bundle_id(content)
     folder = scratch / "shallow"
     folder.mkdir()
-    for path in bundle.iterdir():
+    for path in bundle.path.iterdir():
         if path.name != manifests.FILE:
             os.link(path, folder / path.name)
     (folder / manifests.FILE).write_text(json.dumps(content), "utf-8")

@@ -7,7 +7,6 @@ is larger than their difference, the sign is a coin's. Both sides take the same 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from zoexport.compiler.parity import load_reference
@@ -15,13 +14,13 @@ from zoexport.compiler.parity_batches import make_batch
 from zoexport.compiler.parity_session import SessionSide
 from zoexport.core.errors import ConfigError
 from zoexport.core.step_plan import differences_of
-from zoexport.session import read_manifest
+from zoexport.session import Bundle
 
 LEAST_AGREEMENT = 0.95
 
 
 def compare_signs(
-    bundle: Path,
+    bundle: Bundle,
     *,
     queries: int,
     eps: float | None = None,
@@ -47,25 +46,25 @@ def compare_signs(
     Raises:
         ZoExportError: the bundle or the model cannot be used, or its method has no queries.
     """
-    manifest = read_manifest(bundle, verify_files=True)
-    settings = manifest["settings"]
+    bundle.verify()
+    manifest, settings = bundle.manifest, bundle.settings
     if "num_queries" not in settings:
         raise ConfigError(
-            f"bundle {bundle}",
+            f"bundle {bundle.path}",
             found=f"method {manifest['method']}, which has no queries",
             expected="a zeroth-order method",
             fix="Leave --signs out.",
         )
     if differences_of(manifest) == "forward":
         raise ConfigError(
-            f"bundle {bundle}",
+            f"bundle {bundle.path}",
             found=f"forward differences, of the method {manifest['method']}",
             expected="losses in pairs of +z and -z",
             fix="Leave --signs out, or compile with a method that has difference=central.",
         )
     settings["loss"] = "full"
     settings["eps"] = eps = eps or settings["eps"]
-    reference = load_reference(manifest, bundle, model, progress)
+    reference = load_reference(bundle, model, progress, loss="full", eps=eps)
     pairs: list[tuple[float, float]] = []
     error = 0.0
     gradients: Any = []

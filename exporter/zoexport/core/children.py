@@ -14,8 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from zoexport.core import trust
-
 _PR_SET_PDEATHSIG = 1
 _POLL = 0.2
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -97,7 +95,7 @@ def python(module: str, *arguments: object) -> tuple[list[str], dict[str, str]]:
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
     # `-m` would put the working folder first on the path, where a stray json.py could hide a module.
-    environment = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", **trust.environment()}
+    environment = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
     return [sys.executable, "-m", module, *map(str, arguments)], environment
 
 

@@ -94,6 +94,12 @@ def fields(config: type) -> dict[str, tuple[dataclasses.Field[Any], SettingInfo]
     return found
 
 
+def keys_of(config: type, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments under the settings' own keys; what is none stays, for the error that names it."""
+    keys = {key.replace(".", "_"): key for key in fields(config)}
+    return {keys.get(name, name): value for name, value in named.items()}
+
+
 def as_dict(config: Any) -> dict[str, Any]:
     """Every setting of a config by key."""
     return {key: getattr(config, field.name) for key, (field, _) in fields(type(config)).items()}

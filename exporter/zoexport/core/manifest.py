@@ -1,6 +1,6 @@
 """The manifest: what a bundle says of itself (docs/bundle.md, graphs/schema/manifest.schema.json).
 
-The compiler writes it here; :func:`zoexport.session.read_manifest` reads it.
+The compiler writes it here; :class:`zoexport.session.Bundle` reads it.
 """
 
 from __future__ import annotations

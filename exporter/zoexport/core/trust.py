@@ -1,97 +1,68 @@
-"""Whose bundles may be opened: by anyone, or by holders of trusted keys alone.
-
-What is required holds for every bundle that is opened within a scope, on whatever way:
-``zoexport.session.read_manifest`` and ``Session.open`` ask here. Child processes get it by their
-environment.
-"""
+"""Whose bundles may be opened: anyone's, or those that one of the trusted keys signed."""
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
+import dataclasses
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TypeAlias
 
 from zoexport.core.errors import ConfigError
 from zoexport.core.minisign import PublicKey, parse_public
 
 VARIABLE = "ZOEXPORT_TRUST"
-"""Public keys, as :func:`require` takes them, separated as in PATH."""
+"""The environment's public keys, separated as in PATH, for whoever is given none."""
 _MOST = 8192
 
-# None: what the environment says.
-_chosen: contextvars.ContextVar[tuple[PublicKey, ...] | None] = contextvars.ContextVar(
-    "trust", default=None
-)
 
+@dataclasses.dataclass(frozen=True)
+class Trust:
+    """The keys of which one must have signed a bundle, as lines of base64; none: any bundle opens."""
 
-def trusted() -> tuple[PublicKey, ...]:
-    """The keys of which one must have signed a bundle; none where any bundle may be opened.
+    keys: tuple[str, ...] = ()
 
-    Raises:
-        ConfigError: the environment names something else than keys.
-    """
-    chosen = _chosen.get()
-    if chosen is not None:
-        return chosen
-    named = os.environ.get(VARIABLE, "")
-    return parsed(named.split(os.pathsep), VARIABLE) if named else ()
+    @classmethod
+    def of(cls, given: Trusted, where: str = "trust") -> Trust:
+        """The trust in these public keys, each a file or its line; None: in those of the environment.
 
-
-def require(given: Iterable[str | os.PathLike[str]]) -> None:
-    """Require one of these keys from here on, in this context; nothing changes where none is given.
-
-    Args:
-        given: public keys: a file, or the line of base64 that it has.
-
-    Raises:
-        ConfigError: one of them is none.
-    """
-    if found := parsed(given, "--trust"):
-        _chosen.set(found)
-
-
-@contextlib.contextmanager
-def required(keys: tuple[PublicKey, ...] | None) -> Iterator[None]:
-    """Require one of these keys within a block, or none at all; None changes nothing."""
-    token = None if keys is None else _chosen.set(keys)
-    try:
-        yield
-    finally:
-        if token is not None:
-            _chosen.reset(token)
-
-
-def environment() -> dict[str, str]:
-    """The variables that make a child process require the same."""
-    found = trusted()
-    return {VARIABLE: os.pathsep.join(key.line for key in found)} if found else {}
-
-
-def parsed(given: Iterable[str | os.PathLike[str]], where: str) -> tuple[PublicKey, ...]:
-    """Public keys, each given as a file or as its line of base64.
-
-    Raises:
-        ConfigError: one of them is none.
-    """
-    found: list[PublicKey] = []
-    for each in given:
-        text = os.fspath(each)
-        try:
-            found += parse_public(text.encode("utf-8", "surrogateescape"), where)
-            continue
-        except ConfigError:
-            pass
-        try:
-            with Path(text).open("rb") as file:
-                content = file.read(_MOST)
-        except (OSError, ValueError) as error:
+        Raises:
+            ConfigError: one of them is no key, or there are none.
+        """
+        if isinstance(given, Trust):
+            return given
+        if given is None:
+            named = os.environ.get(VARIABLE)
+            return cls.of(named.split(os.pathsep), VARIABLE) if named else ANYONE
+        keys = tuple(key.line for one in given for key in _parsed(os.fspath(one), where))
+        if not keys:
             raise ConfigError(
-                f"{where} {text}",
-                found="no public key, and no file of this name",
-                expected="a .pub file of minisign's, or its second line",
-                fix="Check the path. 'zoexport sign --generate KEY' makes a key and its .pub file.",
-            ) from error
-        found += parse_public(content, f"{where} {text}")
-    return tuple(found)
+                where,
+                found="no public key",
+                expected="at least one",
+                fix="Leave it out to open any bundle.",
+            )
+        return cls(keys)
+
+
+Trusted: TypeAlias = "Trust | Iterable[str | os.PathLike[str]] | None"
+"""What :meth:`Trust.of` takes."""
+ANYONE = Trust()
+
+
+def _parsed(text: str, where: str) -> list[PublicKey]:
+    try:
+        return parse_public(text.encode("utf-8", "surrogateescape"), where)
+    except ConfigError:
+        pass
+    try:
+        with Path(text).open("rb") as file:
+            content = file.read(_MOST)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{where} {text}",
+            found="no public key, and no file of this name",
+            expected="a .pub file of minisign's, or its second line",
+            fix="Check the path. 'zoexport sign --generate KEY' makes a key and its .pub file.",
+        ) from error
+    return parse_public(content, f"{where} {text}")

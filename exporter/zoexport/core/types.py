@@ -351,6 +351,10 @@ class LoweringMemory:
 Progress = Callable[[str, "float | None"], None]
 
 
+def silent(*_: object) -> None:
+    """A :data:`Progress`, or another callback, where nobody watches."""
+
+
 class Notice(str):
     """A sentence that a :data:`Progress` gets once, among the names of phases; hosts keep it in view."""
 

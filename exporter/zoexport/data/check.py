@@ -13,7 +13,7 @@ from typing import Any
 
 from zoexport.core.errors import DataError
 from zoexport.data.sources import DataSource, converted
-from zoexport.session import read_manifest
+from zoexport.session import Bundle
 from zoexport.session.data import Dataset, Tokenizer
 
 _LABELS = 20
@@ -89,7 +89,7 @@ class _Found:
 
 
 def check(
-    bundle: Path,
+    bundle: Bundle,
     source: DataSource,
     *,
     loss: str = "full",
@@ -111,12 +111,14 @@ def check(
     Raises:
         DataError: the source cannot be read at all. ConfigError, BundleError: it cannot be tokenized.
     """
-    manifest = read_manifest(bundle)
     found = _Found(limit)
     how: dict[str, Any] = {"loss": loss, "pack": pack}
     rows = None
     faulty: set[int] = set()
-    with Tokenizer.open(bundle) as tokenizer, converted(source, found.problem) as data:
+    with (
+        Tokenizer.open(bundle.path, trust=bundle.trust) as tokenizer,
+        converted(source, found.problem) as data,
+    ):
 
         def take(line: dict[str, Any]) -> None:
             if "problem" in line:
@@ -138,7 +140,7 @@ def check(
         "examples": usable,
         "usable": usable > 0 and found.problem_count == 0,
         "shapes": dict(found.shapes),
-        "max_length": manifest["settings"]["max_length"],
+        "max_length": bundle.settings["max_length"],
         "tokens": None
         if not lengths
         else {

@@ -13,9 +13,9 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from zoexport.core.errors import ConfigError, DataError, ZoExportError
 from zoexport.data import columns as named
@@ -48,6 +48,10 @@ class DataSource:
     def as_it_is(self) -> bool:
         """Whether the session reads the file itself."""
         return not self.columns and self.template is None and readers.is_json_lines(self.name)
+
+
+Data: TypeAlias = "str | os.PathLike[str] | DataSource | Iterable[Mapping[str, Any]]"
+"""Where examples are (a path, ``hf:NAME``, or a :class:`DataSource`), or they themselves."""
 
 
 def records(
@@ -226,3 +230,34 @@ def _full(path: Path, error: OSError) -> ConfigError:
         expected="room for the examples as JSON Lines",
         fix="Free space there, or name another folder in TMPDIR.",
     )
+
+
+@contextlib.contextmanager
+def as_file(data: Data) -> Iterator[Path]:
+    """The examples as a file of JSON Lines."""
+    if isinstance(data, (str, os.PathLike)):
+        data = DataSource(data)
+    if isinstance(data, DataSource):
+        with opened(data) as file:
+            yield file
+        return
+    with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
+        path = Path(folder) / "data.jsonl"
+        with path.open("w", encoding="utf-8") as file:
+            for number, example in enumerate(data):
+                file.write(_line(number, example))
+        yield path
+
+
+def _line(number: int, example: Any) -> str:
+    try:
+        if not isinstance(example, Mapping):
+            raise TypeError(f"a {type(example).__name__}")
+        return json.dumps(dict(example), ensure_ascii=False, allow_nan=False) + "\n"
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"example {number}",
+            found=str(error),
+            expected="a mapping of names to text, as a line of JSON Lines has",
+            fix="Give dicts such as {'prompt': '...', 'completion': '...'}.",
+        ) from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from zoexport.federated import models
 from zoexport.federated.models import Model
 from zoexport.federated.protocol import AGGREGATES, RoundScalars, Trajectory
 from zoexport.federated.terms import Terms
-from zoexport.session import Session, no_programs
+from zoexport.session import Bundle, no_programs
 
 MEAN, TRIMMED_MEAN, MEDIAN = AGGREGATES
 TRIMMED = 0.2
@@ -25,9 +24,9 @@ Values = Mapping[str, NDArray[np.floating[Any]]]
 class Replayer:
     """Replays trajectories over one bundle, without its programs."""
 
-    def __init__(self, bundle: Path) -> None:
+    def __init__(self, bundle: Bundle) -> None:
         self._bundle = bundle
-        with Session.open(bundle, engine=no_programs) as session:
+        with bundle.session(engine=no_programs) as session:
             self._slots = models.trained_slots(session)
         self._halves = {slot.name for slot in self._slots if slot.dtype == "float16"}
 
@@ -38,7 +37,7 @@ class Replayer:
             ConfigError: a trajectory that training cannot have made.
         """
         # The files were hashed when this object was made.
-        with Session.open(self._bundle, engine=no_programs, verify=False) as session:
+        with self._bundle.session(engine=no_programs, verify=False) as session:
             models.write(session, model)
             session.configure(seed=seed)
             session.follow(trajectory.records(terms.learning_rate, terms.eps))

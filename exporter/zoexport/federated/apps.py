@@ -18,6 +18,7 @@ from typing import Any
 from zoexport.core.children import die_with
 from zoexport.core.errors import ZoExportError, first_line
 from zoexport.core.files import write_json
+from zoexport.core.trust import Trust
 from zoexport.federated import flower
 from zoexport.federated.client import Client
 from zoexport.federated.coordinator import Coordinator, Patience
@@ -27,12 +28,14 @@ from zoexport.federated.keys import NodeKeys
 from zoexport.federated.privacy import Privacy
 from zoexport.federated.store import Store, read_federation
 from zoexport.federated.terms import Terms
-from zoexport.session import Dataset, read_manifest
+from zoexport.session import Bundle, Dataset
 
 JOB, RUNNING, ENDED, NUMBERS = "job.json", "running.json", "ended.json", "clients.json"
 NODE_KEYS = ("bundle", "examples", "state")
 PRIVACY = "privacy"
 """In a node's configuration: :class:`privacy.Privacy` as JSON, or nothing."""
+TRUST = "trust"
+"""There too: the keys of :class:`core.trust.Trust`, separated by blanks."""
 
 
 def server() -> Any:
@@ -86,7 +89,7 @@ def _run(state: Path, options: Mapping[str, Any], grid: Any) -> None:
     content = dict(read_federation(state)["terms"])
     sample = content.pop("sample")
     terms = Terms.of(content)
-    bundle = Path(options["bundle"])
+    bundle = Bundle.open(options["bundle"], trust=Trust(tuple(options["trust"])))
     patience = Patience(**options["patience"])
     with Store.opened(state, terms, sample) as store:
         nodes = nodes_of(grid, state, NodeKeys(Path(options["nodes"])), sample, patience.seconds)
@@ -157,10 +160,10 @@ def _answer(content: bytes, context: Any) -> bytes:
         dataset.load(config["examples"])
         return dataset
 
-    read_manifest(config["bundle"])
+    trust = Trust(tuple(str(context.node_config[TRUST]).split()))
     given = str(context.node_config.get(PRIVACY, ""))
     client = Client(
-        config["bundle"],
+        Bundle.open(config["bundle"], trust=trust),
         examples,
         config["state"],
         privacy=Privacy.of(json.loads(given)) if given else None,

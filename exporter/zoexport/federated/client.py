@@ -28,7 +28,7 @@ from zoexport.federated.protocol import (
     Trajectory,
 )
 from zoexport.federated.terms import SCALARS, Terms
-from zoexport.session import Dataset, Session
+from zoexport.session import Bundle, Dataset
 
 _VERSION = "version.json"
 
@@ -37,7 +37,7 @@ class Client:
     """One participant: a bundle, examples and a folder.
 
     Args:
-        bundle: the bundle's folder.
+        bundle: what is trained.
         examples: gives the examples of a client's number and a loss; called when they are first needed.
         folder: for the model and the round that runs; made where there is none.
         privacy: what uploads have to satisfy; None: they are what training gave.
@@ -46,7 +46,7 @@ class Client:
 
     def __init__(
         self,
-        bundle: Path,
+        bundle: Bundle,
         examples: Callable[[int, str], Dataset],
         folder: Path,
         *,
@@ -58,7 +58,6 @@ class Client:
         self._folder = folder
         self._privacy = privacy
         self._report = report
-        self._id = models.bundle_id(bundle)
         self._initial: Model | None = None
         self._replays: Replayer | None = None
 
@@ -87,10 +86,10 @@ class Client:
                 expected="the terms of this release",
                 fix="Use the same zoexport on all sides.",
             ) from error
-        if terms.bundle != self._id:
+        if terms.bundle != self._bundle.id:
             raise StateError(
-                f"bundle {self._bundle}",
-                found=f"bundle {self._id}",
+                f"bundle {self._bundle.path}",
+                found=f"bundle {self._bundle.id}",
                 expected=f"bundle {terms.bundle}, which the server has",
                 fix="Copy the server's bundle.",
             )
@@ -184,7 +183,7 @@ class Client:
         self, request: Request, terms: Terms, model: Model, seed: int, state: Path
     ) -> tuple[Trajectory, Model]:
         """A session's steps, and the model after them."""
-        with Session.open(self._bundle) as session:
+        with self._bundle.session() as session:
             slots = models.trained_slots(session)
             session.attach(state, seed=seed)
             if session.info.steps == 0:
@@ -231,7 +230,7 @@ class Client:
             round=request.round,
             version=request.version,
             client=request.client,
-            bundle=self._id,
+            bundle=self._bundle.id,
             has=has,
             **others,
         )
@@ -241,7 +240,7 @@ class Client:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             known = json.loads((self._folder / _VERSION).read_text("utf-8"))
             content = self._path(int(known["version"])).read_bytes()
-            same = (known["bundle"], known["federation"]) == (self._id, federation)
+            same = (known["bundle"], known["federation"]) == (self._bundle.id, federation)
             if same and known["sha256"] == hashlib.sha256(content).hexdigest():
                 return int(known["version"])
         return 0
@@ -263,7 +262,7 @@ class Client:
         with atomic_file(path) as temporary:
             temporary.write_bytes(content)
         known = {
-            "bundle": self._id,
+            "bundle": self._bundle.id,
             "federation": federation,
             "version": version,
             "sha256": hashlib.sha256(content).hexdigest(),

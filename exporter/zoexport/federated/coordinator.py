@@ -7,7 +7,6 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +22,7 @@ from zoexport.federated.requests import Requests
 from zoexport.federated.store import Store
 from zoexport.federated.terms import SCALARS
 from zoexport.federated.updates import Updates
+from zoexport.session import Bundle
 
 
 class Transport(Protocol):
@@ -61,7 +61,7 @@ class Coordinator:
 
     Args:
         store: its folder.
-        bundle: the bundle's folder.
+        bundle: what is trained.
         transport: to the clients.
         patience: how long a round waits.
         guard: what a round may do to the model.
@@ -73,7 +73,7 @@ class Coordinator:
     def __init__(
         self,
         store: Store,
-        bundle: Path,
+        bundle: Bundle,
         transport: Transport,
         *,
         patience: Patience,

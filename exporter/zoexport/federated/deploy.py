@@ -45,8 +45,7 @@ from zoexport.federated.simulate import ended_rounds, summary
 from zoexport.federated.store import Store
 from zoexport.federated.supernode import FOREIGN_APP
 from zoexport.federated.terms import Terms
-from zoexport.session import read_manifest
-from zoexport.session.data import write_tokens
+from zoexport.session import Bundle
 
 _POLL = 0.5
 _RESTARTS = 3
@@ -57,7 +56,7 @@ _SHORT_RUNS, _SHORT_SECONDS, _PAUSE = 8, 60.0, 2.0
 
 
 def serve(
-    bundle: Path,
+    bundle: Bundle,
     *,
     state: Path,
     access: Access,
@@ -89,14 +88,14 @@ def serve(
         ZoExportError: something cannot be used, or too few clients answered.
     """
     flower.prepare()
-    manifest = read_manifest(bundle)
     keys = access.keys()
-    terms = terms_of(bundle, manifest, algorithm, steps, settings)
+    terms = terms_of(bundle, algorithm, steps, settings)
     with Store.opened(state, terms, sample) as store:
         shown = store.version()
     home = _write_app(state)
     job: dict[str, Any] = {
-        "bundle": str(bundle.resolve()),
+        "bundle": str(bundle.path.resolve()),
+        "trust": bundle.trust.keys,
         "rounds": rounds,
         "test": None if test is None else str(test.resolve()),
         "patience": dataclasses.asdict(patience),
@@ -125,7 +124,7 @@ def serve(
         )
         progress(f"listening on {access.host}:{access.port}", None)
         progress("counting operations", None)
-        job["flops"] = flops_per_step(manifest, terms)
+        job["flops"] = flops_per_step(bundle.manifest, terms)
         progress(f"waiting for {sample} clients", None)
         for _ in range(_RESTARTS + 1):
             token = _start(state, home, job)
@@ -146,7 +145,7 @@ def serve(
 
 
 def take_part(
-    bundle: Path,
+    bundle: Bundle,
     *,
     data: Path,
     state: Path,
@@ -176,14 +175,14 @@ def take_part(
         readable(path)
     if privacy is not None:
         progress(f"the privacy budget pays for {privacy.uploads()} uploads", None)
-    read_manifest(bundle)  # whose signature is looked at before anything is written
     private_folder(state)
     examples = state / "examples.jsonl"
-    write_tokens(bundle, data, examples, progress=progress)
+    bundle.write_tokens(data, examples, progress=progress)
     config = state / "node.toml"
-    values = dict(zip(apps.NODE_KEYS, (bundle, examples, state), strict=True))
+    values = dict(zip(apps.NODE_KEYS, (bundle.path, examples, state), strict=True))
     with atomic_file(config) as temporary:
         lines = [f"{name} = {json.dumps(str(path.resolve()))}\n" for name, path in values.items()]
+        lines.append(f"{apps.TRUST} = {json.dumps(' '.join(bundle.trust.keys))}\n")
         if privacy is not None:
             given = json.dumps(dataclasses.asdict(privacy))
             lines.append(f"{apps.PRIVACY} = {json.dumps(given)}\n")
@@ -244,7 +243,7 @@ def _write_connection(home: Path, link: Link) -> None:
         temporary.write_text("\n".join(lines), encoding="utf-8")
 
 
-def _largest_call(bundle: Path, terms: Terms) -> int:
+def _largest_call(bundle: Bundle, terms: Terms) -> int:
     """Bytes of a client's call: an upload of all values, or of all scalars, and what Flower puts around it."""
     values = len(models.pack(models.initial(bundle)))
     return values + 4 * terms.steps * (1 + terms.scalars) + _AROUND

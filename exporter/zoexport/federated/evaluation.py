@@ -10,8 +10,7 @@ from typing import Any
 from zoexport.core.types import Progress
 from zoexport.federated import models
 from zoexport.federated.models import Model
-from zoexport.session import Dataset, Session
-from zoexport.session.data import read_examples
+from zoexport.session import Bundle, Dataset, Session
 
 
 class Evaluator:
@@ -23,11 +22,11 @@ class Evaluator:
 
     @classmethod
     @contextlib.contextmanager
-    def over(cls, bundle: Path, data: Path, loss: str, progress: Progress) -> Iterator[Evaluator]:
+    def over(cls, bundle: Bundle, data: Path, loss: str, progress: Progress) -> Iterator[Evaluator]:
         """With the bundle open and the examples tokenized."""
         with (
-            Session.open(bundle) as session,
-            read_examples(bundle, data, loss=loss, progress=progress) as (dataset, _),
+            bundle.session() as session,
+            bundle.examples(data, loss=loss, progress=progress) as (dataset, _),
         ):
             session.configure(loss=loss)
             yield cls(session, dataset)

@@ -13,7 +13,7 @@ from safetensors.numpy import load, save
 from zoexport.core import tensor_file
 from zoexport.core.errors import ConfigError, StateError, first_line
 from zoexport.core.files import atomic_file
-from zoexport.session import Session, SlotInfo, no_programs, read_manifest
+from zoexport.session import Bundle, Session, SlotInfo, no_programs
 
 #: float32, exact also where a slot is float16, and flat.
 Model = dict[str, NDArray[np.float32]]
@@ -37,13 +37,13 @@ def trained_slots(session: Session) -> list[SlotInfo]:
     return slots
 
 
-def initial(bundle: Path) -> Model:
+def initial(bundle: Bundle) -> Model:
     """Version 0: the values that the bundle has.
 
     Raises:
         ZoExportError: the bundle cannot be used, or trains integers.
     """
-    with Session.open(bundle, engine=no_programs) as session:
+    with bundle.session(engine=no_programs) as session:
         return read(session, trained_slots(session))
 
 
@@ -115,11 +115,6 @@ def keep(path: Path, model: Model) -> None:
     """Write a model, whole or not at all."""
     with atomic_file(path) as temporary:
         temporary.write_bytes(pack(model))
-
-
-def bundle_id(bundle: Path) -> str:
-    """Which bundle it is."""
-    return str(read_manifest(bundle)["bundle_id"])
 
 
 def pack_values(losses: NDArray[np.float32], model: Model) -> bytes:

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from zoexport.core import trust
 from zoexport.core.children import die_with_parent
 from zoexport.core.children import ended as ended_with
 from zoexport.core.errors import ConfigError, ZoExportError
@@ -142,7 +141,6 @@ def _environment(home: Path) -> dict[str, str]:
     return {
         **os.environ,
         **flower.QUIET,
-        **trust.environment(),
         "FLWR_HOME": str(home.resolve()),
         "PATH": os.pathsep.join([programs, os.environ.get("PATH", "")]),
         "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from zoexport.core.errors import ConfigError
@@ -12,13 +11,12 @@ from zoexport.federated import models
 from zoexport.federated.terms import ALGORITHMS, SCALARS, Terms
 from zoexport.federated.terms import algorithm as chosen_algorithm
 from zoexport.run.train import runtime_settings
-from zoexport.session import Session, no_programs
+from zoexport.session import Bundle, no_programs
 from zoexport.session.data import reading
 
 
 def terms_of(
-    bundle: Path,
-    manifest: Mapping[str, Any],
+    bundle: Bundle,
     algorithm: str | None,
     steps: int,
     settings: Mapping[str, str],
@@ -26,7 +24,6 @@ def terms_of(
     """The terms, checked by the method's own rules.
 
     Args:
-        bundle, manifest: the bundle.
         algorithm: a key of :data:`terms.ALGORITHMS`, or None for the one of the bundle's kind.
         steps: of a client in a round.
         settings: of ``train --set``; ``seed`` is the base of all seeds, and a schedule must be constant.
@@ -35,7 +32,8 @@ def terms_of(
         ConfigError: settings that cannot be used, a bundle whose values have no mean, or an algorithm that its updates
             do not go with.
     """
-    given = runtime_settings(manifest, settings)
+    manifest = bundle.manifest
+    given = runtime_settings(bundle, settings)
     if given.get("lr_scheduler_type", "constant") != "constant":
         raise ConfigError(
             "setting 'lr_scheduler_type'",
@@ -65,7 +63,7 @@ def terms_of(
                 expected="the bundle's own, which every client has",
                 fix="Leave it out, or compile the bundle with it.",
             )
-    with Session.open(bundle, engine=no_programs) as session:
+    with bundle.session(engine=no_programs) as session:
         models.trained_slots(session)
         scalars = session.info.num_queries
         name = chosen_algorithm(algorithm, first_order=scalars == 0)

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from zoexport.core import trust
 from zoexport.core.cores import usable_cores
 from zoexport.core.errors import ZoExportError
+from zoexport.core.trust import Trust
 from zoexport.core.types import Progress
 from zoexport.federated import flower, shards
 from zoexport.federated import report as pages
@@ -26,15 +26,14 @@ from zoexport.federated.guard import Guard
 from zoexport.federated.privacy import Privacy
 from zoexport.federated.settings import terms_of
 from zoexport.federated.store import Store
-from zoexport.session import Dataset, read_manifest
-from zoexport.session.data import write_tokens
+from zoexport.session import Bundle, Dataset
 
 _START_SECONDS = 120.0
 _RUNNING = threading.Lock()
 
 
 def simulate(
-    bundle: Path,
+    bundle: Bundle,
     *,
     data: Path,
     clients: int,
@@ -56,7 +55,6 @@ def simulate(
     """Simulate a federation until it has ``rounds`` rounds.
 
     Args:
-        bundle: the bundle's folder.
         data: examples as JSON Lines, divided over ``clients`` as ``division`` says (:func:`shards.divided`).
         sample: clients that a round asks.
         steps: of a client in a round.
@@ -79,8 +77,7 @@ def simulate(
     flower.prepare()
     if privacy is not None:
         progress(f"each privacy budget pays for {privacy.uploads()} uploads", None)
-    manifest = read_manifest(bundle)
-    terms = terms_of(bundle, manifest, algorithm, steps, settings)
+    terms = terms_of(bundle, algorithm, steps, settings)
     progress("dividing the data", None)
     divided = shards.divided(data, clients, division, terms.seed)
     with contextlib.ExitStack() as stack:
@@ -91,7 +88,7 @@ def simulate(
         if test is not None:
             evaluator = stack.enter_context(Evaluator.over(bundle, test, terms.loss, progress))
         progress("counting operations", None)
-        flops = flops_per_step(manifest, terms)
+        flops = flops_per_step(bundle.manifest, terms)
         progress("starting Flower's simulation", None)
         _run(
             bundle,
@@ -143,7 +140,7 @@ def ended_rounds(store: Store, rounds: int) -> list[dict[str, Any]]:
 
 
 def _write_shards(
-    bundle: Path,
+    bundle: Bundle,
     data: Path,
     divided: list[list[int]],
     loss: str,
@@ -153,29 +150,33 @@ def _write_shards(
     """Each client's tokens, as ``folder/shards/<client>.jsonl``."""
     with tempfile.TemporaryDirectory(prefix="zoexport-") as temporary:
         tokens = Path(temporary) / "examples.jsonl"
-        write_tokens(bundle, data, tokens, loss=loss, progress=progress)
+        bundle.write_tokens(data, tokens, loss=loss, progress=progress)
         shards.write(tokens, divided, folder / "shards")
 
 
 @functools.lru_cache(maxsize=1)
-def _client(bundle: Path, folder: Path, number: int, privacy: Privacy | None) -> Client:
+def _client(path: Path, trust: Trust, folder: Path, number: int, privacy: Privacy | None) -> Client:
     def examples(client: int, loss: str) -> Dataset:
         dataset = Dataset()
         dataset.load(folder / "shards" / f"{client}.jsonl")
         return dataset
 
+    bundle = Bundle.open(path, trust=trust)
     return Client(bundle, examples, folder / "clients" / str(number), privacy=privacy)
 
 
-def _handle(bundle: Path, folder: Path, privacy: Privacy | None, content: bytes) -> bytes:
+def _handle(
+    path: Path, trust: Trust, folder: Path, privacy: Privacy | None, content: bytes
+) -> bytes:
     """A virtual client: which one is for the server's request to say."""
     from zoexport.federated.protocol import Request
 
-    return _client(bundle, folder, Request.unpack(content).client, privacy).handle(content)
+    number = Request.unpack(content).client
+    return _client(path, trust, folder, number, privacy).handle(content)
 
 
 def _run(
-    bundle: Path,
+    bundle: Bundle,
     folder: Path,
     clients: int,
     privacy: Privacy | None,
@@ -186,7 +187,7 @@ def _run(
     from flwr.serverapp import Grid, ServerApp
     from flwr.simulation import run_simulation
 
-    bundle, folder = bundle.resolve(), folder.resolve()
+    given = (bundle.path.resolve(), bundle.trust, folder.resolve(), privacy)
     raised: list[BaseException] = []
     server = ServerApp()
 
@@ -201,7 +202,7 @@ def _run(
         try:
             run_simulation(
                 server,
-                flower.answering(lambda content, _: _handle(bundle, folder, privacy, content)),
+                flower.answering(lambda content, _: _handle(*given, content)),
                 num_supernodes=clients,
                 backend_config={
                     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
@@ -245,7 +246,6 @@ def _environment() -> Iterator[None]:
     changed = {
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         "OMP_NUM_THREADS": "1",
-        **trust.environment(),
     }
     before = {key: os.environ.get(key) for key in changed}
     os.environ.update(changed)

@@ -13,7 +13,6 @@ import re
 import string
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from zoexport.core.errors import ConfigError, DataError, ZoExportError
 from zoexport.core.types import Progress
@@ -81,34 +80,27 @@ def read_questions(data: Path) -> list[Question]:
 
 
 def answered(
-    bundle: Path,
+    generator: Generator,
     questions: Sequence[Question],
-    *,
-    state: Path | None,
     max_new_tokens: int,
     stop: Sequence[str],
-    phase: Progress,
-    last: bool = False,
-    engine: str | None = None,
-) -> dict[str, Any]:
+    progress: Progress,
+) -> dict[str, float]:
     """``exact_match`` and ``f1`` of greedy answers.
 
     Raises:
         ZoExportError: something cannot be used; a prompt that is too long names its line.
     """
     exact = words = 0.0
-    with Generator.open(bundle, state=state, last=last, engine=engine) as generator:
-        for number, question in enumerate(questions):
-            phase("answering", number / len(questions))
-            try:
-                answer = generator.generate(
-                    question.prompt, max_new_tokens=max_new_tokens, stop=stop
-                )
-            except (ConfigError, DataError) as error:
-                raise _in_line(error, question) from error
-            exact += exact_match(answer["text"], question.references)
-            words += f1(answer["text"], question.references)
-        phase("answering", 1.0)
+    for number, question in enumerate(questions):
+        progress("answering", number / len(questions))
+        try:
+            answer = generator.generate(question.prompt, max_new_tokens=max_new_tokens, stop=stop)
+        except (ConfigError, DataError) as error:
+            raise _in_line(error, question) from error
+        exact += exact_match(answer.text, question.references)
+        words += f1(answer.text, question.references)
+    progress("answering", 1.0)
     return {"exact_match": exact / len(questions), "f1": words / len(questions)}
 
 

@@ -27,7 +27,7 @@ class Chat:
     """A conversation with an open bundle.
 
     Args:
-        generator: the bundle. manifest: its content.
+        generator: of the bundle.
         trained: whether it has what a state has trained.
         system: the message that a conversation begins with; none where None.
         max_new_tokens, stop, sampling: of each answer.
@@ -39,7 +39,6 @@ class Chat:
     def __init__(
         self,
         generator: Generator,
-        manifest: Mapping[str, Any],
         *,
         trained: bool,
         system: str | None = None,
@@ -47,7 +46,7 @@ class Chat:
         stop: Sequence[str] = (),
         sampling: Sampling | None = None,
     ) -> None:
-        text = manifest.get("text", {})
+        text = generator.bundle.manifest.get("text", {})
         if "chat" not in text:
             raise BundleError(
                 "chat",
@@ -92,8 +91,8 @@ class Chat:
                     "conversation", found=error.found, expected=error.expected, fix=_RESET
                 ) from error
             raise
-        self.turns += [("user", message), ("assistant", made["text"])]
-        return {**made, "adapter": self.adapter}
+        self.turns += [("user", message), ("assistant", made.text)]
+        return {**made.as_dict(), "adapter": self.adapter}
 
     def cut_short(self, made: Mapping[str, Any]) -> str | None:
         """What to say of an answer that the bundle's context ended."""

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from zoexport.core.errors import ConfigError
-from zoexport.session import Generation, OnText, Sampling, Session, read_manifest
+from zoexport.run.results import Generated
+from zoexport.session import Bundle, Generation, OnText, Sampling, Session
 from zoexport.session.abi import Closing
 from zoexport.session.data import prompts_of
 
@@ -34,6 +36,15 @@ class Prompt:
     text: str = ""
     messages: tuple[tuple[str, str], ...] = ()
 
+    @classmethod
+    def of(cls, given: Prompt | str | Iterable[Mapping[str, str]]) -> Prompt:
+        """A text, or the messages of a conversation, ``{"role", "content"}``."""
+        if isinstance(given, Prompt):
+            return given
+        if isinstance(given, str):
+            return cls(given)
+        return cls(messages=tuple((one["role"], one["content"]) for one in given))
+
 
 class Generator(Closing):
     """An open bundle that continues texts, one after another.
@@ -41,44 +52,9 @@ class Generator(Closing):
     Use it in a ``with`` statement, from one thread at a time.
     """
 
-    def __init__(self, session: Session, bundle: Path, manifest: dict[str, Any]) -> None:
+    def __init__(self, session: Session, bundle: Bundle) -> None:
         self.session = session
-        self._bundle = bundle
-        self._manifest = manifest
-
-    @classmethod
-    def open(
-        cls,
-        bundle: Path,
-        *,
-        state: Path | None = None,
-        adapters: Mapping[str, Path] | None = None,
-        last: bool = False,
-        engine: str | None = None,
-    ) -> Generator:
-        """Open a bundle.
-
-        Args:
-            bundle: its folder.
-            state: a training state, whose pending update is applied; it stays as it is.
-            adapters: by name, what ``adapter export`` wrote.
-            last: the state's values of the last step, also where the run keeps its best.
-            engine: which of the engines that the bundle has programs for; the manifest's where None.
-
-        Raises:
-            ZoExportError: something cannot be used.
-        """
-        manifest = read_manifest(bundle)
-        generator = cls(Session.open(bundle, engine_name=engine), bundle, manifest)
-        try:
-            if state is not None:
-                generator.session.attach(state, read_only=True, last=last)
-            for name, adapter in (adapters or {}).items():
-                generator.load_adapter(name, adapter)
-        except BaseException:
-            generator.close()
-            raise
-        return generator
+        self.bundle = bundle
 
     def load_adapter(self, name: str, adapter: Path) -> None:
         """Load what ``adapter export`` wrote under a name, in place of what has it.
@@ -88,12 +64,12 @@ class Generator(Closing):
         """
         floats = all(slot.passed == "float32" for slot in self.session.slots())
         peft = (adapter / "adapter_model.safetensors").is_file()
-        if peft and floats and "adapter_config.json" in self._manifest["files"]:
+        if peft and floats and "adapter_config.json" in self.bundle.manifest["files"]:
             self.session.load_adapter(name, adapter)
             return
         from zoexport.run.transfer import read_adapter
 
-        slots = read_adapter(self.session, self._bundle, self._manifest, adapter)
+        slots = read_adapter(self.session, self.bundle, adapter)
         if name in self.session.adapters:
             self.session.drop_adapter(name)
         for slot, values in slots.items():
@@ -114,7 +90,7 @@ class Generator(Closing):
 
     def generate(
         self,
-        prompt: str | Prompt,
+        prompt: Prompt | str | Iterable[Mapping[str, str]],
         *,
         adapter: str | None = None,
         untrained: bool = False,
@@ -125,11 +101,11 @@ class Generator(Closing):
         keep: bool = False,
         sliding: bool = False,
         on_text: OnText | None = None,
-    ) -> dict[str, Any]:
-        """What follows a prompt: the keys of ``generate --json``.
+    ) -> Generated:
+        """Generate what follows a prompt.
 
         Args:
-            prompt: a text, or a conversation.
+            prompt: a text, or a conversation; see :func:`generate`.
             adapter: the name of a loaded one, in place of what the state has trained.
             untrained: with the bundle as it was compiled, so with an adapter that it started from.
             off: without any adapter, that one neither.
@@ -138,7 +114,7 @@ class Generator(Closing):
         Raises:
             ZoExportError: something cannot be used.
         """
-        given = Prompt(prompt) if isinstance(prompt, str) else prompt
+        given = Prompt.of(prompt)
         made = self.session.generate(
             () if given.messages else given.text,
             messages=given.messages,
@@ -167,42 +143,84 @@ class Generator(Closing):
         self.session.close()
 
 
-def generate(
-    bundle: Path,
-    prompts: Iterable[str | Prompt],
+def generator(
+    bundle: Bundle,
     *,
-    state: Path | None = None,
-    adapter: Path | None = None,
-    max_new_tokens: int = 128,
-    stop: Sequence[str] = (),
-    sampling: Sampling | None = None,
-    sliding: bool = False,
+    state: str | os.PathLike[str] | None = None,
+    adapters: Mapping[str, str | os.PathLike[str]] | None = None,
     last: bool = False,
-    on_text: Callable[[str], None] | None = None,
-    engine: str | None = None,
-) -> Iterator[dict[str, Any]]:
-    """Generate what follows each prompt, in one session.
+) -> Generator:
+    """Open the bundle once to generate several texts, with adapters that are switched in between.
 
     Args:
-        bundle: the bundle's folder.
-        prompts: texts and conversations.
         state: a training state, whose pending update is applied; it stays as it is.
-        adapter: what ``adapter export`` wrote, in place of a state.
-        max_new_tokens: that follow at most.
-        stop: strings before the first of which a text ends.
-        sampling: the most likely token each time where None.
-        sliding: past the bundle's context go on over the last part of the tokens.
+        adapters: by name, what ``adapter export`` wrote; :meth:`Generator.load_adapter` takes more of them.
         last: the state's values of the last step, also where the run keeps its best.
-        on_text: called with pieces of text as they come.
-        engine: as of :meth:`Generator.open`.
 
-    Yields:
-        For each prompt the keys of ``generate --json``: text, tokens, prompt_tokens, stop, prefill_tokens_per_second,
-        decode_tokens_per_second, peak_anonymous_mb.
+    Returns:
+        It, for a ``with`` statement.
 
     Raises:
         ZoExportError: something cannot be used.
     """
+    opened = Generator(bundle.session(), bundle)
+    try:
+        if state is not None:
+            opened.session.attach(Path(state), read_only=True, last=last)
+        for name, adapter in (adapters or {}).items():
+            opened.load_adapter(name, Path(adapter))
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def generate(
+    bundle: Bundle,
+    prompt: Prompt | str | Iterable[Mapping[str, str]],
+    *,
+    state: str | os.PathLike[str] | None = None,
+    adapter: str | os.PathLike[str] | None = None,
+    max_new_tokens: int = 128,
+    stop: Iterable[str] = (),
+    sampling: Sampling | None = None,
+    sliding: bool = False,
+    last: bool = False,
+    on_text: Callable[[str], None] | None = None,
+) -> Generated:
+    """Generate what follows a prompt.
+
+    Args:
+        prompt: a text as it is, to which nothing is added but what the tokenizer adds by itself; or the messages of a
+            conversation, ``{"role", "content"}``, that is answered.
+        state: a training state's folder, which stays as it is; its pending update is applied.
+        adapter: what :meth:`zoexport.Bundle.export_adapter` wrote, in place of a state.
+        max_new_tokens: that follow at most.
+        stop: strings before the first of which the text ends.
+        sampling: the most likely token each time where None.
+        sliding: past the bundle's context go on over the last part of the tokens (docs/generate.md).
+        last: the state's values of the last step, also where the run keeps its best.
+        on_text: called with pieces of text as they come.
+
+    Raises:
+        ZoExportError: something cannot be used.
+    """
+    how: dict[str, Any] = {"max_new_tokens": max_new_tokens, "stop": tuple(stop)}
+    how |= {"sampling": sampling, "sliding": sliding, "on_text": on_text}
+    (found,) = generate_each(bundle, [prompt], state=state, adapter=adapter, last=last, **how)
+    return found
+
+
+def generate_each(
+    bundle: Bundle,
+    prompts: Iterable[Prompt | str | Iterable[Mapping[str, str]]],
+    *,
+    state: str | os.PathLike[str] | None = None,
+    adapter: str | os.PathLike[str] | None = None,
+    last: bool = False,
+    **how: Any,
+) -> Iterator[Generated]:
+    """:func:`generate` of several prompts in one session; ``how`` is as :meth:`Generator.generate` takes it."""
     if state is not None and adapter is not None:
         raise ConfigError(
             "state and adapter",
@@ -210,21 +228,10 @@ def generate(
             expected="one of them",
             fix="Leave one out.",
         )
-    name = None if adapter is None else name_of(adapter)
-    adapters = {} if adapter is None or name is None else {name: adapter}
-    with Generator.open(
-        bundle, state=state, adapters=adapters, last=last, engine=engine
-    ) as generator:
+    adapters = {} if adapter is None else {name_of(Path(adapter)): Path(adapter)}
+    with generator(bundle, state=state, adapters=adapters, last=last) as opened:
         for prompt in prompts:
-            yield generator.generate(
-                prompt,
-                adapter=name,
-                max_new_tokens=max_new_tokens,
-                stop=stop,
-                sampling=sampling,
-                sliding=sliding,
-                on_text=on_text,
-            )
+            yield opened.generate(prompt, adapter=next(iter(adapters), None), **how)
 
 
 def name_of(adapter: Path) -> str:
@@ -243,23 +250,20 @@ def read_prompts(data: Path) -> list[Prompt]:
 
 def prompt_of(line: Mapping[str, Any]) -> Prompt:
     """The prompt of a line that :func:`zoexport.session.data.prompts_of` gives."""
-    messages = tuple((one["role"], one["content"]) for one in line.get("messages", ()))
-    return Prompt(line.get("prompt", ""), messages)
+    return Prompt.of(line["messages"] if "messages" in line else line.get("prompt", ""))
 
 
-def _result(made: Generation) -> dict[str, Any]:
+def _result(made: Generation) -> Generated:
     def rate(count: int, seconds: float) -> float | None:
         return round(count / seconds, 2) if count > 0 and seconds > 0 else None
 
-    return {
-        "text": made.text,
-        "tokens": list(made.tokens),
-        "prompt_tokens": made.prompt_tokens,
-        "stop": made.stop,
-        "prefill_tokens_per_second": rate(
-            made.prompt_tokens - made.kept_tokens, made.prefill_seconds
-        ),
+    return Generated(
+        text=made.text or "",  # never None, as prompts are texts
+        tokens=list(made.tokens),
+        prompt_tokens=made.prompt_tokens,
+        stop=made.stop,
+        prefill_tokens_per_second=rate(made.prompt_tokens - made.kept_tokens, made.prefill_seconds),
         # The first comes with the prompt.
-        "decode_tokens_per_second": rate(len(made.tokens) - 1, made.decode_seconds),
-        "peak_anonymous_mb": round(made.anonymous_bytes / _MEGABYTE, 1) or None,
-    }
+        decode_tokens_per_second=rate(len(made.tokens) - 1, made.decode_seconds),
+        peak_anonymous_mb=round(made.anonymous_bytes / _MEGABYTE, 1) or None,
+    )

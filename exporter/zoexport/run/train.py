@@ -7,28 +7,26 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import signal
 import statistics
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
-from zoexport.core.config import as_dict, parse
+from zoexport.core.config import as_dict, keys_of, parse
 from zoexport.core.errors import ConfigError, StateError
-from zoexport.core.types import Progress
+from zoexport.core.types import Progress, silent
+from zoexport.data.sources import Data, as_file
+from zoexport.run.answers import answered, read_questions
+from zoexport.run.generate import generator
 from zoexport.run.logging import Reports, reports
-from zoexport.session import (
-    Session,
-    StepEvaluation,
-    Validation,
-    describe_state,
-    memory_usage,
-    read_manifest,
-)
+from zoexport.run.results import Evaluated, Trained
+from zoexport.session import Bundle, StepEvaluation, Validation, describe_state, memory_usage
 from zoexport.session import StepProgress as Step
-from zoexport.session.data import read_examples, reading
+from zoexport.session.data import reading
 
 _MEGABYTE = 1e6
 _OF_EVALUATIONS = ("loss", "choices", "dpo.beta", "orpo.beta", "pack")
@@ -50,66 +48,97 @@ class HeldOut:
     keep: Literal["last", "best"] | None = None
 
 
+@contextlib.contextmanager
+def held_out(
+    eval_data: Data | None,
+    eval_every: int | None,
+    patience: int | None,
+    keep: Literal["last", "best"] | None,
+) -> Iterator[HeldOut | None]:
+    """What a run evaluates on, its data as a file.
+
+    Raises:
+        ConfigError: something goes with ``eval_data``, which is missing. DataError: the data cannot be read.
+    """
+    if eval_data is not None:
+        with as_file(eval_data) as file:
+            yield HeldOut(file, eval_every, patience, keep)
+        return
+    for name, value in (("eval_every", eval_every), ("patience", patience), ("keep", keep)):
+        if value is not None:
+            raise ConfigError(
+                name,
+                found="no eval_data",
+                expected="held-out examples to evaluate on",
+                fix=f"Give eval_data, or leave {name} out.",
+            )
+    yield None
+
+
 def train(
-    bundle: Path,
+    bundle: Bundle,
+    data: Data,
     *,
-    data: Path,
-    state: Path,
+    state: str | os.PathLike[str],
     steps: int,
-    settings: Mapping[str, Any],
-    progress: Callable[[Step], None],
-    phase: Progress,
+    progress: Callable[[Step], None] = silent,
+    phase: Progress = silent,
+    by_key: Mapping[str, Any] | None = None,
     recover: bool = False,
     change_settings: bool = False,
-    held_out: HeldOut | None = None,
+    eval_data: Data | None = None,
+    eval_every: int | None = None,
+    patience: int | None = None,
+    keep: Literal["last", "best"] | None = None,
     evaluated: Callable[[StepEvaluation], None] | None = None,
-    report_to: Sequence[str] = (),
-    engine: str | None = None,
-) -> dict[str, Any]:
-    """Train until the state has ``steps`` steps in total, or what is held out has no lower loss any more.
+    report_to: Iterable[str] = (),
+    **settings: Any,
+) -> Trained:
+    """Train until the state has ``steps`` steps in total, in the session that a phone runs.
 
     Args:
-        bundle: the bundle's folder.
-        data: examples as JSON Lines.
-        state: the state's folder; created where there is none.
-        steps: in total, those that the state already has included.
-        settings: what need not be compiled in, by key; what is not given is the run's, or the bundle's for a new one.
+        data: examples (docs/cli.md).
+        state: a folder; a run that has one goes on from it.
+        steps: in total, those that the state has included.
         progress: called after every step.
-        phase: called with what happens before the first step.
+        phase: called with what happens before the first one.
+        by_key: more settings, under the keys of ``--set``.
         recover: go on from the last good record of a damaged log.
-        change_settings: go on with other settings or data than the run's.
-        held_out: what is evaluated on meanwhile. evaluated: called after each evaluation.
-        report_to: where steps and evaluations are reported (``run.logging``).
-        engine: which of the engines that the bundle has programs for; the manifest's where None.
-
-    Returns:
-        The keys of ``train --json``, with ``examples`` and ``shortened``, and ``packed_problem``: why packed weights
-        are not kept in a file, empty where they are. ``losses`` has every step of the state; the
-        median and the peaks are of this call.
+        change_settings: go on with other settings or data than the run's; else they are refused.
+        eval_data: held-out examples, on which it evaluates before the first step, every ``eval_every`` steps (a tenth
+            of all) and after the last. ``patience`` evaluations in a row without a lower loss end the run. Who reads
+            the state then gets the values of the best evaluation, with ``keep="last"`` those of the last step. A run
+            that goes on keeps all of these.
+        evaluated: called after each evaluation.
+        report_to: ``tensorboard``, ``trackio``, ``jsonl``, or one with its ``:PLACE`` (docs/report.md).
+        settings: what need not be compiled in, such as ``learning_rate``, ``lr_scheduler_type``, ``eps``, ``seed``
+            and ``loss``; what is not given is the run's, or the bundle's for a new one.
 
     Raises:
         ZoExportError: something cannot be used, the run diverged, or it was stopped.
     """
-    manifest = read_manifest(bundle)
-    chosen = runtime_settings(manifest, settings)
-    reads = reading({**settings_of_run(state, manifest), **chosen})
-    watched = reports(report_to, state)
+    folder = Path(state)
+    chosen = runtime_settings(bundle, by_key, settings)
+    reads = reading({**settings_of_run(folder, bundle), **chosen})
+    watched = reports(tuple(report_to), folder)
     run = _Run(progress, watched)
     with (
         contextlib.closing(watched),
-        Session.open(bundle, engine_name=engine) as session,
-        read_examples(bundle, data, **reads, progress=phase) as (dataset, counts),
-        _validation(bundle, held_out, reads, phase, evaluated, watched) as validation,
+        as_file(data) as file,
+        held_out(eval_data, eval_every, patience, keep) as validating,
+        bundle.session() as session,
+        bundle.examples(file, **reads, progress=phase) as (dataset, counts),
+        _validation(bundle, validating, reads, phase, evaluated, watched) as validation,
     ):
         # Only now: data that cannot be used must not leave a state behind.
         session.attach(
-            state,
+            folder,
             seed=chosen.pop("seed", None),
             recover=recover,
             change_settings=change_settings,
         )
         session.configure(**chosen)
-        watched.begin(session, manifest["settings"])
+        watched.begin(session, bundle.settings)
         phase("training", None)
         with run.stopping_on_sigterm():
             session.train(
@@ -123,26 +152,26 @@ def train(
         info = session.info
         losses = [session.record(step).loss for step in range(info.steps)]
         evaluations = session.evaluations
-    return {
-        "steps": len(losses),
-        "losses": losses,
-        "step_seconds_median": run.median_seconds(),
-        "peak_rss_mb": _megabytes(memory_usage().peak_rss_bytes),
-        "peak_anonymous_mb": _megabytes(run.peak_anonymous),
-        "state": str(state),
-        "packed_problem": info.packed_problem,
-        "evaluations": [
+    return Trained(
+        steps=len(losses),
+        losses=losses,
+        step_seconds_median=run.median_seconds(),
+        peak_rss_mb=_megabytes(memory_usage().peak_rss_bytes),
+        peak_anonymous_mb=_megabytes(run.peak_anonymous),
+        state=folder,
+        packed_problem=info.packed_problem,
+        evaluations=[
             {key: value for key, value in dataclasses.asdict(one).items() if key != "best"}
             for one in evaluations
         ],
-        "best_step": next((one.step for one in evaluations if one.best), None),
+        best_step=next((one.step for one in evaluations if one.best), None),
         **counts,
-    }
+    )
 
 
 @contextlib.contextmanager
 def _validation(
-    bundle: Path,
+    bundle: Bundle,
     held_out: HeldOut | None,
     reads: dict[str, Any],
     phase: Progress,
@@ -159,7 +188,7 @@ def _validation(
         if evaluated is not None:
             evaluated(evaluation)
 
-    with read_examples(bundle, held_out.data, **reads, progress=phase) as (dataset, _):
+    with bundle.examples(held_out.data, **reads, progress=phase) as (dataset, _):
         yield Validation(
             dataset,
             held_out.every,
@@ -170,34 +199,34 @@ def _validation(
 
 
 def evaluate(
-    bundle: Path,
+    bundle: Bundle,
+    data: Data,
     *,
-    data: Path,
-    state: Path | None,
-    settings: Mapping[str, Any],
-    phase: Progress,
+    state: str | os.PathLike[str] | None = None,
+    generate: bool = False,
+    max_new_tokens: int = 64,
+    stop: Iterable[str] = (),
+    progress: Progress = silent,
+    by_key: Mapping[str, Any] | None = None,
     last: bool = False,
-    engine: str | None = None,
-) -> dict[str, Any]:
-    """Evaluate a state, or the bundle as compiled; changes neither.
+    **settings: Any,
+) -> Evaluated:
+    """Loss and accuracies of a state, or of the bundle as compiled.
 
     Args:
-        bundle: the bundle's folder.
-        data: examples as JSON Lines.
-        state: the state's folder; its pending update is applied to what is evaluated.
-        settings: only those of the loss, and ``pack``.
-        phase: called with what is being done.
+        data: examples (docs/cli.md).
+        state: a training state's folder, which stays as it is; its pending update is applied.
+        generate: also generate an answer to each prompt, and compare it with the right ones by SQuAD's rules.
+        max_new_tokens, stop: of answers; see :meth:`zoexport.Bundle.generate`.
+        progress: called with what is being done.
+        by_key, settings: only those of the loss, and ``pack``.
         last: the values of the last step, also where the run keeps its best.
-        engine: as of :func:`train`.
-
-    Returns:
-        The keys of ``eval --json``, with ``shortened``.
 
     Raises:
         ZoExportError: something cannot be used.
     """
-    manifest = read_manifest(bundle)
-    for key in settings:
+    chosen = runtime_settings(bundle, by_key, settings)
+    for key in chosen:
         if key not in _OF_EVALUATIONS:
             raise ConfigError(
                 f"setting {key!r}",
@@ -205,45 +234,61 @@ def evaluate(
                 expected=" or ".join(_OF_EVALUATIONS),
                 fix="Leave it out, or give it to 'zoexport train'.",
             )
-    chosen = runtime_settings(manifest, settings)
-    reads = reading({**manifest["settings"], **chosen})
-    with Session.open(bundle, engine_name=engine) as session:
-        if state is not None:
-            session.attach(state, read_only=True, last=last)
-        session.configure(**chosen)
-        with read_examples(bundle, data, **reads, progress=phase) as (dataset, counts):
-            phase("evaluating", None)
-            found = session.evaluate(dataset, lambda done, total: phase("evaluating", done / total))
-    return {
-        "loss": found.loss,
-        "accuracy": found.accuracy,
-        "token_accuracy": found.token_accuracy,
-        "margin": found.margin,
+    folder = None if state is None else Path(state)
+    reads = reading({**bundle.settings, **chosen})
+    with as_file(data) as file:
+        questions = read_questions(file) if generate else []
+        with bundle.session() as session:
+            if folder is not None:
+                session.attach(folder, read_only=True, last=last)
+            session.configure(**chosen)
+            with bundle.examples(file, **reads, progress=progress) as (dataset, counts):
+                progress("evaluating", None)
+                found = session.evaluate(
+                    dataset, lambda done, total: progress("evaluating", done / total)
+                )
+        answers: dict[str, Any] = {}
+        if generate:
+            with generator(bundle, state=folder, last=last) as opened:
+                answers = answered(opened, questions, max_new_tokens, tuple(stop), progress)
+    return Evaluated(
+        loss=found.loss,
+        accuracy=found.accuracy,
+        token_accuracy=found.token_accuracy,
+        margin=found.margin,
         **counts,
-    }
+        **answers,
+    )
 
 
-def settings_of_run(state: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
+def settings_of_run(state: Path, bundle: Bundle) -> dict[str, Any]:
     """The settings that a state goes on with: those of its run, before those of the bundle."""
-    settings = manifest["settings"]
+    settings = bundle.settings
     with contextlib.suppress(StateError):  # attaching says what is wrong with the state
         found = describe_state(state)
         if found["steps"] > 0 and found["settings"] is not None:
-            settings = {**settings, **found["settings"]}
-    return dict(settings)
+            settings |= found["settings"]
+    return settings
 
 
-def runtime_settings(manifest: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+def runtime_settings(
+    bundle: Bundle, by_key: Mapping[str, Any] | None, named: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Settings of ``train --set`` with their types, checked by the method's own rules.
+
+    Args:
+        by_key: under their keys. named: more of them, as keyword arguments are named.
 
     Raises:
         ConfigError: unknown, impossible, or compiled into the bundle.
     """
-    if not settings:
-        return {}
+    if not by_key and not named:
+        return {}  # a process that trains need not load the methods
     from zoexport.methods import methods
 
-    config: Any = parse(methods.get(manifest["method"]).config, settings, runtime_only=True)
+    method = methods.get(bundle.method).config
+    settings = {**(by_key or {}), **keys_of(method, named or {})}
+    config: Any = parse(method, settings, runtime_only=True)
     chosen = as_dict(config)
     return {key: chosen[key] for key in settings}
 

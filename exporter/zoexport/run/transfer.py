@@ -13,8 +13,9 @@ from zoexport.adapters import FORMATS, adapter_format, format_of
 from zoexport.core.errors import ConfigError, nearest
 from zoexport.core.files import atomic_folder, refuse_existing
 from zoexport.methods import config_of
-from zoexport.session import Session, no_programs, read_manifest
-from zoexport.trained import DTYPES, MERGED, Bundle, Output, Slots, Trained, kind_of, kinds
+from zoexport.run.results import Exported, Imported
+from zoexport.session import Bundle, Session, no_programs
+from zoexport.trained import DTYPES, MERGED, Output, Slots, Trained, kind_of, kinds
 from zoexport.trained.model_files import save_model
 
 _MODELS = (MERGED, "hf")
@@ -22,43 +23,23 @@ _MODELS = (MERGED, "hf")
 
 
 def export_adapter(
-    bundle: Path,
+    bundle: Bundle,
+    output: Path,
     *,
     state: Path | None,
     kind: str | None,
-    output: Path,
+    outtype: str | None,
+    dtype: str | None,
+    model: str | None,
     force: bool,
-    outtype: str | None = None,
-    dtype: str | None = None,
-    model: str | None = None,
-    last: bool = False,
-) -> dict[str, Any]:
-    """Write what a state has trained, the pending update applied, or the bundle's initial values.
-
-    Args:
-        bundle: the bundle's folder.
-        state: the state's folder.
-        kind: the name of a format; None: peft of adapters, sparse of chosen weights, quantized of integers, hf of all
-            weights.
-        output: the folder to create, or the file.
-        force: replace ``output`` where it exists.
-        outtype: the type of a GGUF file's numbers; None: f32.
-        dtype: the type of a whole model's weights: fp16, bf16 or fp32; None: the original's.
-        model: where the original model is, if not where it was compiled from; for formats of whole models.
-        last: the values of the last step, also where the run keeps its best.
-
-    Returns:
-        The keys of ``adapter export --json``: adapter, format, steps, tensors, bytes.
-
-    Raises:
-        ZoExportError: something cannot be used; nothing is written.
-    """
-    manifest = read_manifest(bundle)
-    trained = kind_of(config_of(manifest))
-    kind = _format(manifest, trained, kind)
+    last: bool,
+) -> Exported:
+    """See :meth:`zoexport.Bundle.export_adapter`; the pending update is applied."""
+    trained = kind_of(config_of(bundle.manifest))
+    kind = _format(bundle, trained, kind)
     _check_options(kind, outtype, dtype, model)
     refuse_existing(output, replace=force)
-    with Session.open(bundle, engine=no_programs) as session:
+    with bundle.session(engine=no_programs) as session:
         initial = _values(session) if kind == "sparse" else {}
         if state is not None:
             session.attach(state, read_only=True, last=last)
@@ -66,64 +47,41 @@ def export_adapter(
         steps = session.info.steps
     wanted = Output(kind, output, force, outtype, dtype, model)
     if kind == MERGED:
-        write_merged(trained, wanted, slots, Bundle(bundle, manifest))
+        write_merged(trained, wanted, slots, bundle)
     else:
-        trained.write(wanted, slots, initial, Bundle(bundle, manifest))
+        trained.write(wanted, slots, initial, bundle)
     files = list(output.iterdir()) if output.is_dir() else [output]
-    return {
-        "adapter": str(output),
-        "format": kind,
-        "steps": steps,
-        "tensors": len(slots),
-        "bytes": sum(path.stat().st_size for path in files),
-    }
+    return Exported(output, kind, steps, len(slots), sum(path.stat().st_size for path in files))
 
 
 def import_adapter(
-    bundle: Path, *, adapter: Path, kind: str | None, state: Path, force: bool
-) -> dict[str, Any]:
-    """Create a state that starts from what :func:`export_adapter` wrote, or from another tool's adapter.
-
-    Args:
-        bundle: the bundle's folder.
-        adapter: the adapter's folder or file.
-        kind: the name of its format; None: what the files show.
-        state: the state's folder to create.
-        force: replace ``state`` where it exists.
-
-    Returns:
-        The keys of ``adapter import --json``: state, format, tensors.
-
-    Raises:
-        ZoExportError: the adapter does not fit, or ``state`` exists; nothing is written.
-    """
-    manifest = read_manifest(bundle)
-    kind, _ = _readable(manifest, adapter, kind)
+    bundle: Bundle, adapter: Path, *, state: Path, kind: str | None, force: bool
+) -> Imported:
+    """See :meth:`zoexport.Bundle.import_adapter`."""
+    kind, _ = _readable(bundle, adapter, kind)
     with (
         atomic_folder(state, replace=force) as folder,
-        Session.open(bundle, engine=no_programs) as session,
+        bundle.session(engine=no_programs) as session,
     ):
         session.attach(folder)
-        for name, values in read_adapter(session, bundle, manifest, adapter, kind).items():
+        for name, values in read_adapter(session, bundle, adapter, kind).items():
             session.write_slot(name, values)
         session.save()
         count = len(_values(session))
-    return {"state": str(state), "format": kind, "tensors": count}
+    return Imported(state, kind, count)
 
 
-def read_adapter(
-    session: Session, bundle: Path, manifest: dict[str, Any], adapter: Path, kind: str | None = None
-) -> Slots:
+def read_adapter(session: Session, bundle: Bundle, adapter: Path, kind: str | None = None) -> Slots:
     """The slots that an adapter's files have, of the dtypes and shapes of an open session's.
 
     Args:
-        bundle, manifest: the session's. adapter, kind: see :func:`import_adapter`.
+        bundle: the session's. adapter, kind: see :func:`import_adapter`.
 
     Raises:
         ZoExportError: the adapter does not fit.
     """
-    kind, trained = _readable(manifest, adapter, kind)
-    return trained.read(kind, adapter, _values(session), Bundle(bundle, manifest))
+    kind, trained = _readable(bundle, adapter, kind)
+    return trained.read(kind, adapter, _values(session), bundle)
 
 
 def write_merged(trained: Trained, output: Output, slots: Slots, bundle: Bundle) -> None:
@@ -142,8 +100,8 @@ def write_merged(trained: Trained, output: Output, slots: Slots, bundle: Bundle)
 
     loaded = load_original(bundle.manifest, output.model)
     # Of a kind that freezes another model than the original, the frozen one.
-    trained.for_reference(loaded.model, bundle.folder, bundle.manifest)
-    round_weights(loaded.model, bundle.manifest["settings"], bundle.manifest["rotated_weights"])
+    trained.for_reference(loaded.model, bundle)
+    round_weights(loaded.model, bundle.settings, bundle.manifest["rotated_weights"])
     trained.merge(loaded.model, slots, bundle)
     save_model(output, loaded)
 
@@ -175,10 +133,10 @@ def round_weights(model: Any, settings: Mapping[str, Any], rotated: Collection[s
         weight.copy_(hadamard.rotate_rows(values) if turns else values)
 
 
-def _readable(manifest: Mapping[str, Any], adapter: Path, kind: str | None) -> tuple[str, Trained]:
+def _readable(bundle: Bundle, adapter: Path, kind: str | None) -> tuple[str, Trained]:
     """The format that files have, and what reads them."""
-    trained = kind_of(config_of(manifest))
-    kind = _format(manifest, trained, kind or format_of(adapter) or trained.readable[0])
+    trained = kind_of(config_of(bundle.manifest))
+    kind = _format(bundle, trained, kind or format_of(adapter) or trained.readable[0])
     if kind not in trained.readable:
         raise ConfigError(
             f"adapter format {kind!r}",
@@ -189,7 +147,7 @@ def _readable(manifest: Mapping[str, Any], adapter: Path, kind: str | None) -> t
     return kind, trained
 
 
-def _format(manifest: Mapping[str, Any], trained: Trained, kind: str | None) -> str:
+def _format(bundle: Bundle, trained: Trained, kind: str | None) -> str:
     if kind is None or kind in trained.formats:
         return kind or trained.formats[0]
     known = {name for other in kinds.names() for name in kinds.get(other).formats}
@@ -197,7 +155,7 @@ def _format(manifest: Mapping[str, Any], trained: Trained, kind: str | None) -> 
         adapter_format(kind)  # says which there are, before anything is opened
     raise ConfigError(
         f"adapter format {kind!r}",
-        found=f"a bundle of {manifest['method']}, which trains {trained.words}",
+        found=f"a bundle of {bundle.method}, which trains {trained.words}",
         expected="one of " + ", ".join(trained.formats),
         fix="Choose one of them."
         if kind not in FORMATS

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from zoexport.session.bundle import Bundle
 from zoexport.session.data import Dataset, Tokenizer
-from zoexport.session.host import Session
-from zoexport.session.library import (
+from zoexport.session.host import (
+    Session,
     abi_version,
     describe_state,
     memory_usage,
     normals,
-    read_manifest,
     signs,
     vulkan_devices,
 )
@@ -36,6 +36,7 @@ from zoexport.session.types import (
 )
 
 __all__ = [
+    "Bundle",
     "Candidate",
     "Dataset",
     "Engine",
@@ -62,7 +63,6 @@ __all__ = [
     "memory_usage",
     "no_programs",
     "normals",
-    "read_manifest",
     "signs",
     "vulkan_devices",
 ]

@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import (
     CFUNCTYPE,
     POINTER,
@@ -32,7 +32,6 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Literal, TypeVar
 
-from zoexport.core import trust as trusts
 from zoexport.core.errors import (
     BundleError,
     Cancelled,
@@ -43,8 +42,8 @@ from zoexport.core.errors import (
     StateError,
     ZoExportError,
 )
-from zoexport.core.minisign import PublicKey
 from zoexport.core.native import FIX, library_path
+from zoexport.core.trust import Trust, Trusted
 
 VERSION = 3
 _OK = 0
@@ -397,7 +396,7 @@ def _plain(value: Any) -> Any:
 
 
 def open_options(
-    keys: tuple[PublicKey, ...] | None,
+    trust: Trusted,
     *,
     threads: int = 0,
     verify: bool = True,
@@ -410,19 +409,13 @@ def open_options(
         "verify": verify,
         "engine": engine_name,
         "packed_weights": None if cache is None else os.fspath(cache),
-        "trusted_keys": key_lines(keys),
+        "trusted_keys": trusted_keys(trust),
     }
 
 
-def keys_of(trust: Iterable[str | os.PathLike[str]] | None) -> tuple[PublicKey, ...] | None:
-    """Return the keys of which one must have signed a bundle: of ``trust``, or of the environment; None: any."""
-    found = trusts.trusted() if trust is None else trusts.parsed(trust, "trust")
-    return found if found or trust is not None else None
-
-
-def key_lines(keys: tuple[PublicKey, ...] | None) -> list[str] | None:
-    """Return keys as the option ``trusted_keys`` has them."""
-    return None if keys is None else [key.line for key in keys]
+def trusted_keys(trust: Trusted) -> list[str] | None:
+    """Return the option ``trusted_keys``; None: any bundle opens."""
+    return list(Trust.of(trust).keys) or None
 
 
 def address(values: array.array[Any]) -> int:

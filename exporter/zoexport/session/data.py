@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import array
-import contextlib
 import ctypes
 import json
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from zoexport.core.errors import DataError
-from zoexport.core.types import Notice, Progress
+from zoexport.core.trust import Trusted
 from zoexport.session import abi
 from zoexport.session.types import Candidate, OnPart, Read
 
@@ -32,7 +30,7 @@ class Tokenizer(abi.Handle):
         bundle: Path,
         *,
         verify: bool = True,
-        trust: Iterable[str | os.PathLike[str]] | None = None,
+        trust: Trusted = None,
     ) -> Tokenizer:
         """Open the tokenizer of a bundle.
 
@@ -45,7 +43,7 @@ class Tokenizer(abi.Handle):
             BundleError: no bundle, one without a tokenizer or with one of a kind that is not supported, or one that
                 is altered or signed by none of the keys.
         """
-        given = {"verify": verify, "trusted_keys": abi.key_lines(abi.keys_of(trust))}
+        given = {"verify": verify, "trusted_keys": abi.trusted_keys(trust)}
         return cls(abi.handle("zo_tokenizer_open", abi.path_bytes(bundle), abi.options(given)))
 
     @classmethod
@@ -262,70 +260,9 @@ def prompts_of(data: Path) -> list[dict[str, Any]]:
 
 
 def reading(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run that the reading of its data depends on, for :func:`read_examples`.
+    """Return the settings of a run that the reading of its data depends on, for :meth:`Bundle.examples`.
 
     Args:
         settings: of a manifest, with what was chosen for the run.
     """
     return {"loss": settings["loss"], "pack": settings.get("pack", False)}
-
-
-@contextlib.contextmanager
-def read_examples(
-    bundle: Path,
-    data: Path,
-    *,
-    loss: str = "full",
-    pack: bool = False,
-    progress: Progress | None = None,
-) -> Iterator[tuple[Dataset, dict[str, int]]]:
-    """The examples of a data file, tokenized by the bundle's tokenizer, which is closed again.
-
-    Args:
-        bundle: its folder. data: JSON Lines (docs/cli.md, "Data").
-        loss, pack: of the run, as :meth:`Dataset.read` takes them.
-        progress: called with the share of the file that is read, and with a notice if examples were shortened or end
-            without an end token.
-
-    Returns:
-        The examples; and ``examples`` and ``shortened``, how many there are (rows, where they are packed) and did not
-        fit the bundle's rows.
-
-    Raises:
-        BundleError: it has no tokenizer, an altered one, or one of a kind that the session does not know.
-        DataError: the file, with the line at fault.
-        Cancelled: Ctrl-C.
-    """
-    report = progress or (lambda phase, done: None)
-    report("tokenizing", None)
-    with Dataset() as dataset:
-        with Tokenizer.open(bundle) as tokenizer:
-            found = dataset.read(
-                data,
-                tokenizer,
-                loss=loss,
-                pack=pack,
-                on_part=lambda done, total: report("tokenizing", done / total),
-            )
-        if found.note:
-            report(Notice(found.note), None)
-        yield dataset, {"examples": len(dataset), "shortened": found.shortened}
-
-
-def write_tokens(
-    bundle: Path,
-    data: Path,
-    output: Path,
-    *,
-    loss: str = "full",
-    pack: bool = False,
-    progress: Progress | None = None,
-) -> dict[str, int]:
-    """:func:`read_examples` into a file of tokens, which :meth:`Dataset.load` and the runner take.
-
-    Raises:
-        ZoExportError: as there; ``output`` is then not written.
-    """
-    with read_examples(bundle, data, loss=loss, pack=pack, progress=progress) as (dataset, counts):
-        dataset.write(output)
-        return counts

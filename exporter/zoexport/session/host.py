@@ -13,25 +13,24 @@ import dataclasses
 import functools
 import json
 import math
-import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from zoexport.core import qnn
-from zoexport.core import trust as trusts
 from zoexport.core.errors import BundleError, ConfigError, ZoExportError
 from zoexport.core.files import open_within
 from zoexport.core.manifest import FILE
+from zoexport.core.trust import Trusted
 from zoexport.session import abi
 from zoexport.session.data import Dataset
-from zoexport.session.library import read_manifest
 from zoexport.session.types import (
     Engine,
     EngineCallback,
     Evaluation,
     Generation,
     Info,
+    Memory,
     OnPart,
     OnProgress,
     OnText,
@@ -48,7 +47,7 @@ from zoexport.session.types import (
 _QNN = "QnnBackend"
 
 
-def bring_backends(bundle: Path) -> None:
+def bring_backends(bundle: Path, trust: Trusted) -> None:
     """Load what a bundle's delegates need if the session's library cannot find it alone.
 
     Raises:
@@ -59,7 +58,7 @@ def bring_backends(bundle: Path) -> None:
             if _QNN.encode() not in file.read():
                 return  # most bundles, whose manifest the session alone reads
         # Loads the session's library first: QNN brings a C++ library of its own.
-        backends = read_manifest(bundle).get("backends", ())
+        backends = json.loads(manifest_text(bundle, trust)).get("backends", ())
     except (OSError, BundleError):
         return  # opening reports what is wrong with the bundle
     if _QNN in backends:
@@ -83,7 +82,7 @@ class Session(abi.Handle):
         engine: Engine | None = None,
         engine_name: str | None = None,
         cache: str | Path | None = None,
-        trust: Iterable[str | os.PathLike[str]] | None = None,
+        trust: Trusted = None,
     ) -> Session:
         """Open a bundle.
 
@@ -94,21 +93,19 @@ class Session(abi.Handle):
             engine: runs the programs instead of the engine that the manifest names.
             engine_name: engine or fallback of the manifest; None: its engine.
             cache: folder of packed weights; None: the user's cache; "": not kept.
-            trust: public keys, as files or lines, of which one must have signed the bundle; None: as the environment
-                requires (:mod:`zoexport.core.trust`).
+            trust: public keys, as files or lines, of which one must have signed the bundle; None: those of the
+                environment (:mod:`zoexport.core.trust`).
 
         Raises:
             BundleError: missing, altered, of another version, or signed by none of the keys.
             ZoExportError: it needs libraries that are not there.
         """
         callback = EngineCallback(engine) if engine is not None else None
-        keys = abi.keys_of(trust)
         given = abi.open_options(
-            keys, threads=threads, verify=verify, engine_name=engine_name, cache=cache
+            trust, threads=threads, verify=verify, engine_name=engine_name, cache=cache
         )
         if engine is None:
-            with trusts.required(keys):
-                bring_backends(bundle)
+            bring_backends(bundle, trust)
         opened = abi.handle(
             "zo_session_open",
             abi.path_bytes(bundle),
@@ -556,3 +553,65 @@ def _room(values: array.array[Any]) -> tuple[int, int]:
 
 def _progress(now: abi.Progress) -> StepProgress:
     return StepProgress(**{name: getattr(now, name) for name, *_ in abi.Progress._fields_})
+
+
+# ---- what needs no session ------------------------------------------------------------------------------------------
+
+
+def abi_version() -> int:
+    """Return the version of the library's interface.
+
+    Raises:
+        ZoExportError: the library is missing, cannot be loaded, or is of another version.
+    """
+    return int(abi.library().zo_abi_version())
+
+
+def memory_usage() -> Memory:
+    """Return the memory of this process now, and its highest resident size so far."""
+    return Memory(**abi.result("zo_memory_usage"))
+
+
+def manifest_text(bundle: Path, trust: Trusted) -> bytes:
+    """Return a bundle's ``manifest.json``, which the library has checked.
+
+    Raises:
+        BundleError: there is no bundle, none of the trusted keys signed it, or its manifest is damaged or of a newer
+            schema.
+    """
+    options = {"trusted_keys": abi.trusted_keys(trust)}
+    return abi.result_text("zo_bundle_manifest", abi.path_bytes(bundle), abi.options(options))
+
+
+def describe_state(state: Path) -> dict[str, Any]:
+    """Describe a state folder, as docs/session.md lists it, without changing it.
+
+    Raises:
+        StateError: there is none, or it is damaged beyond its log.
+    """
+    found: dict[str, Any] = abi.result("zo_state_describe", abi.path_bytes(state))
+    return found
+
+
+def vulkan_devices() -> list[dict[str, str]]:
+    """List the Vulkan devices: name, kind, version, and the reason if a device cannot run programs, or "".
+
+    Raises:
+        ZoExportError: there is no Vulkan, or the library was built without the engine.
+    """
+    found: list[dict[str, str]] = abi.result("zo_vulkan_devices")
+    return found
+
+
+def normals(seed: int, *, tensor_id: int, query: int, step: int, count: int) -> array.array[float]:
+    """Return the first ``count`` normals of a perturbation, from the runtime's own generator (docs/rng.md)."""
+    values = array.array("f", bytes(4 * count))
+    abi.library().zo_rng_normals(seed, tensor_id, query, step, 0, count, abi.address(values))
+    return values
+
+
+def signs(seed: int, *, tensor_id: int, query: int, step: int, count: int) -> array.array[float]:
+    """Return the first ``count`` Rademacher signs of a perturbation, 1 or -1."""
+    values = array.array("f", bytes(4 * count))
+    abi.library().zo_rng_signs(seed, tensor_id, query, step, 0, count, abi.address(values))
+    return values

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from zoexport.core.errors import DataError, ZoExportError
+from zoexport.core.trust import Trusted
 from zoexport.session import abi
 from zoexport.session.host import Session
 from zoexport.session.types import Engine, EngineCallback, Evaluation, StepEvaluation
@@ -160,7 +160,7 @@ class Job(abi.Handle):
         threads: int = 0,
         engine: Engine | None = None,
         cache: str | Path | None = None,
-        trust: Iterable[str | os.PathLike[str]] | None = None,
+        trust: Trusted = None,
     ) -> None:
         """Open the job in ``folder``; what another process left unfinished is there, paused.
 
@@ -171,7 +171,7 @@ class Job(abi.Handle):
             StateError: the folder cannot be made.
         """
         self._engine = EngineCallback(engine) if engine is not None else None
-        given = abi.open_options(abi.keys_of(trust), threads=threads, cache=cache)
+        given = abi.open_options(trust, threads=threads, cache=cache)
         table = ctypes.byref(self._engine.table) if self._engine is not None else None
         opened = abi.handle("zo_job_open", abi.path_bytes(folder), abi.options(given), table)
         super().__init__(opened, what="job", free="zo_job_close")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from zoexport.core.coreml_names import feature_name, result_name
 from zoexport.core.errors import BundleError, nearest
-from zoexport.session import read_manifest
+from zoexport.session import Bundle
 from zoexport.testing.package import Package
 from zoexport.testing.values import BY_NAME
 
@@ -24,19 +24,19 @@ _TAKEN = {"f": ("fp32", "fp16"), "H": ("fp16",), "q": ("int32",), "B": ("uint8",
 
 
 class PackageEngine:
-    """Runs a bundle's programs: ``Session.open(bundle, engine=PackageEngine(bundle))``.
+    """Runs a bundle's programs: ``bundle.session(engine=PackageEngine(bundle))``.
 
     The file of a program is in a .mlpackage folder of the bundle, its method a function there, and its values are the
     function's by ``zoexport.core.coreml_names``. A package is opened when a program of it first runs.
 
     Raises:
-        BundleError: no bundle; when it runs, no such program, a damaged package, values that its function does not
+        BundleError: when it runs, no such program, a damaged package, values that its function does not
             have, or a number that an integer of 32 bits does not hold.
     """
 
-    def __init__(self, bundle: Path) -> None:
-        self._bundle = bundle
-        content = read_manifest(bundle)
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle = bundle.path
+        content = bundle.manifest
         entries = [*content["programs"], *content.get("generate", {}).get("programs", [])]
         self._programs = {entry["name"]: entry for entry in entries}
         self._packages: dict[PurePosixPath, Package] = {}

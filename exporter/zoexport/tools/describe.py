@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from zoexport.core.errors import StateError
 from zoexport.core.recipes import comment, known, read_recipe
-from zoexport.session import read_manifest
+from zoexport.session import Bundle
 
 
-def describe_bundle(bundle: Path) -> dict[str, Any]:
-    """A bundle's manifest in short, after its files were checked against it.
+def describe_bundle(bundle: Bundle) -> dict[str, Any]:
+    """A bundle's manifest in short, after its files were compared with it.
 
     Raises:
-        BundleError: the bundle is missing, altered, or of a newer version.
+        BundleError: a file is altered.
     """
-    found = read_manifest(bundle, verify_files=True)
+    bundle.verify()
+    found = bundle.manifest
     trainable = [slot for slot in found["state"] if slot["role"] == "trainable"]
     copied = (
         "bundle_id",
@@ -38,7 +40,7 @@ def describe_bundle(bundle: Path) -> dict[str, Any]:
         "tolerances",
     )
     return {
-        "bundle": str(bundle),
+        "bundle": str(bundle.path),
         **{key: found[key] for key in copied},
         "step": found.get("step"),
         "notes": found.get("notes", []),
@@ -53,7 +55,7 @@ def describe_bundle(bundle: Path) -> dict[str, Any]:
     }
 
 
-def describe_state(state: Path, bundle: Path | None = None) -> dict[str, Any]:
+def describe_state(state: Path, bundle: Bundle | None = None) -> dict[str, Any]:
     """What a training state says of its run: its steps, its settings and data, and what of them was changed when.
 
     Args:
@@ -66,11 +68,11 @@ def describe_state(state: Path, bundle: Path | None = None) -> dict[str, Any]:
     from zoexport.session import describe_state as describe
 
     found = describe(state)
-    if bundle is not None and found["bundle_id"] != (wanted := read_manifest(bundle)["bundle_id"]):
+    if bundle is not None and found["bundle_id"] != bundle.id:
         raise StateError(
             str(state),
             found=f"the state of bundle {found['bundle_id'][:16]}...",
-            expected=f"a state of {bundle}, {wanted[:16]}...",
+            expected=f"a state of {bundle.path}, {bundle.id[:16]}...",
             fix="Name the bundle that it was trained with, or another state.",
         )
     return {"state": str(state), **found}
@@ -96,7 +98,7 @@ def describe_mask(path: Path) -> dict[str, Any]:
     }
 
 
-def _program(program: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+def _program(program: dict[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
     name = program["name"]
     return {
         "name": name,

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
 import zipfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from zoexport.core import manifest as manifests
 from zoexport.core.files import atomic_file, refuse_existing
+from zoexport.core.trust import Trusted
 from zoexport.core.types import Progress
-from zoexport.session import abi, read_manifest
-from zoexport.session.library import manifest_text
+from zoexport.session import Bundle, abi
+from zoexport.session.host import manifest_text
 
 SUFFIX = ".zobundle"
 _FIRST_DAY = (1980, 1, 1, 0, 0, 0)
 """The earliest that a ZIP archive can say: the same bundle gives the same bytes."""
 
 
-def pack(bundle: Path, output: Path, *, force: bool, progress: Progress) -> dict[str, Any]:
+def pack(bundle: Bundle, output: Path, *, force: bool, progress: Progress) -> dict[str, Any]:
     """Write a bundle, its signature among its files, into one file; every file is hashed as it is read.
 
     Args:
-        bundle: its folder.
         output: the file, a ZIP archive of stored files.
         force: replace what is there.
 
@@ -32,26 +30,25 @@ def pack(bundle: Path, output: Path, *, force: bool, progress: Progress) -> dict
         The keys of ``pack --json``.
 
     Raises:
-        BundleError: the bundle is damaged, or signed by none of the required keys.
+        BundleError: the bundle is damaged, or no longer signed by one of its trusted keys.
         ConfigError: ``output`` exists or cannot be written.
     """
-    content = manifest_text(bundle)
+    content = manifest_text(bundle.path, bundle.trust)
     manifest = json.loads(content)
-    manifests.check_files(bundle, manifest, hashes=False)
     refuse_existing(output, replace=force)
     files = sorted(manifest["files"])
     with atomic_file(output) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         archive.writestr(_entry(manifests.FILE, len(content)), content)
-        signature = bundle / manifests.SIGNATURE
+        signature = bundle.path / manifests.SIGNATURE
         if signature.is_file():
             text = signature.read_bytes()
             archive.writestr(_entry(manifests.SIGNATURE, len(text)), text)
         for number, name in enumerate(files):
             progress("packing", number / len(files))
             with archive.open(_entry(name, manifest["files"][name]["bytes"]), "w") as copy:
-                manifests.copy_file(bundle, manifest, name, copy)
+                manifests.copy_file(bundle.path, manifest, name, copy)
     return {
-        "bundle": str(bundle),
+        "bundle": str(bundle.path),
         "bundle_id": manifest["bundle_id"],
         "file": str(output),
         "bytes": output.stat().st_size,
@@ -71,7 +68,7 @@ def unpack(
     output: Path,
     *,
     force: bool,
-    trust: Iterable[str | os.PathLike[str]] | None = None,
+    trust: Trusted = None,
     progress: Progress,
 ) -> dict[str, Any]:
     """Write the bundle in a file that :func:`pack` made, by the session, as the apps do.
@@ -94,16 +91,15 @@ def unpack(
     def told(done: int, total: int) -> None:
         progress("unpacking", done / max(total, 1))
 
-    options = {"replace": force, "trusted_keys": abi.key_lines(abi.keys_of(trust))}
+    options = {"replace": force, "trusted_keys": abi.trusted_keys(trust)}
     with abi.stoppable() as callback:
         abi.call(
             *("zo_bundle_unpack", abi.path_bytes(file), abi.path_bytes(output)),
             *(abi.options(options), callback(abi.ON_PART, told), None),
         )
-    manifest = read_manifest(output)
     return {
         "file": str(file),
         "bundle": str(output),
-        "bundle_id": manifest["bundle_id"],
+        "bundle_id": Bundle.open(output, trust=trust).id,
         "signed": (output / manifests.SIGNATURE).is_file(),
     }

@@ -14,7 +14,7 @@ from zoexport.core.errors import ConfigError, StateError, ZoExportError
 from zoexport.core.files import atomic_file, open_within, refuse_existing
 from zoexport.core.types import Progress
 from zoexport.run.logging import default_file, read, same_loss, same_run
-from zoexport.session import read_manifest
+from zoexport.session import Bundle
 from zoexport.tools.describe import describe_state
 
 MOST_POINTS = 400
@@ -96,7 +96,7 @@ def write_report(
     states: Sequence[Path],
     output: Path,
     *,
-    bundle: Path | None = None,
+    bundle: Bundle | None = None,
     prompts: Sequence[str] = (),
     max_new_tokens: int = 64,
     force: bool = False,
@@ -136,7 +136,6 @@ def write_report(
             fix="Pass --bundle, or leave it out.",
         )
     progress("reading", None)
-    manifest = None if bundle is None else read_manifest(bundle)
     runs = [read_run(state, bundle) for state in states]
     letters = [chr(ord("A") + number) for number in range(len(runs))]
     sections = [_overview(runs, letters), _losses(runs, letters), _held_out(runs, letters)]
@@ -144,9 +143,9 @@ def write_report(
     if prompts and bundle is not None:
         progress("generating", None)
         sections.append(_texts(bundle, runs, letters, prompts, max_new_tokens))
-    if manifest is not None:
+    if bundle is not None:
         progress("planning", None)
-        sections.append(_planned(manifest, runs, letters, progress))
+        sections.append(_planned(bundle.manifest, runs, letters, progress))
     name = states[0].name or str(states[0])
     title = f"Run {name}" if len(runs) == 1 else f"{len(runs)} runs compared"
     page = _rendered(title, [section for section in sections if section is not None])
@@ -358,23 +357,23 @@ def _changes(runs: Sequence[Run], letters: Sequence[str]) -> _Section | None:
 
 
 def _texts(
-    bundle: Path,
+    bundle: Bundle,
     runs: Sequence[Run],
     letters: Sequence[str],
     prompts: Sequence[str],
     max_new_tokens: int,
 ) -> _Section:
-    from zoexport.run.generate import Generator
+    from zoexport.run.generate import generator
 
     texts: dict[str, list[tuple[str, str]]] = {prompt: [] for prompt in prompts}
     for number, (run, letter) in enumerate(zip(runs, letters, strict=True)):
-        with Generator.open(bundle, state=run.state) as generator:
+        with generator(bundle, state=run.state) as opened:
             for prompt in texts:
                 if number == 0:
-                    made = generator.generate(prompt, untrained=True, max_new_tokens=max_new_tokens)
-                    texts[prompt].append(("before training", made["text"]))
-                made = generator.generate(prompt, max_new_tokens=max_new_tokens)
-                texts[prompt].append((f"after, run {letter}", made["text"]))
+                    made = opened.generate(prompt, untrained=True, max_new_tokens=max_new_tokens)
+                    texts[prompt].append(("before training", made.text))
+                made = opened.generate(prompt, max_new_tokens=max_new_tokens)
+                texts[prompt].append((f"after, run {letter}", made.text))
     tables = [
         _Table(
             f"After the prompt {prompt!r}",
@@ -436,7 +435,7 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
-def read_run(state: Path, bundle: Path | None = None) -> Run:
+def read_run(state: Path, bundle: Bundle | None = None) -> Run:
     """Read a run.
 
     Args:

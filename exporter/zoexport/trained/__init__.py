@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from zoexport.core.mask import Mask
+    from zoexport.session import Bundle
 
 Slots = Mapping[str, "NDArray[Any]"]
 
@@ -57,9 +58,7 @@ def _no_counts(_: Any, __: Any, ___: Mapping[str, Any] | None) -> list[int]:
     return []
 
 
-def _nothing_beside(
-    _: torch.nn.Module, __: Path, ___: Mapping[str, Any]
-) -> dict[str, torch.Tensor]:
+def _nothing_beside(_: torch.nn.Module, __: Bundle) -> dict[str, torch.Tensor]:
     return {}
 
 
@@ -103,14 +102,6 @@ class Write(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Bundle:
-    """A compiled bundle's ``folder`` and ``manifest``."""
-
-    folder: Path
-    manifest: dict[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
 class Trained:
     """A kind of training. Its functions import passes, files and torch where they use them.
 
@@ -127,8 +118,8 @@ class Trained:
             ConfigError where the settings name no mask, or a file that is none.
         counts: settings, transformers' model and places by parameter (None where only sizes are asked for) -> sizes
             that programs have beside those of weights and settings.
-        for_reference: transformers' model, which becomes the frozen one, the bundle's folder and its manifest -> what a
-            reference is given beside the slots.
+        for_reference: transformers' model, which becomes the frozen one, and the bundle -> what a reference is given
+            beside the slots.
     """
 
     words: str
@@ -141,9 +132,7 @@ class Trained:
     needs: Callable[[TrainingSettings], dict[Feature, str]] = _nothing_needed
     mask: Callable[[Any], Mask | None] = _nothing_chosen
     counts: Callable[[Any, Any, Mapping[str, Any] | None], list[int]] = _no_counts
-    for_reference: Callable[[torch.nn.Module, Path, Mapping[str, Any]], dict[str, torch.Tensor]] = (
-        _nothing_beside
-    )
+    for_reference: Callable[[torch.nn.Module, Bundle], dict[str, torch.Tensor]] = _nothing_beside
 
 
 kinds: Registry[Trained] = Registry("kind of training", __name__)

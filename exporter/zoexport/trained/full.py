@@ -13,7 +13,8 @@ from zoexport.adapters.files import refuse
 from zoexport.core.features import Feature
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Pass
-from zoexport.trained import MERGED, Bundle, Insertion, Output, Slots, Trained, kinds
+from zoexport.session import Bundle
+from zoexport.trained import MERGED, Insertion, Output, Slots, Trained, kinds
 from zoexport.trained.model_files import save_model
 
 if TYPE_CHECKING:

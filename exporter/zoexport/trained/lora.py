@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from zoexport.adapters import FORMATS, AdapterSettings, adapter_format, read_settings, slot_modules
 from zoexport.core.settings import LoraSettings
 from zoexport.core.types import Pass
-from zoexport.trained import MERGED, Bundle, Insertion, Output, Slots, Trained, kinds
+from zoexport.session import Bundle
+from zoexport.trained import MERGED, Insertion, Output, Slots, Trained, kinds
 
 if TYPE_CHECKING:
     import torch
@@ -61,7 +62,7 @@ def settings_of(bundle: Bundle) -> AdapterSettings:
     model = bundle.manifest["model"]
     heads = model.get("attention_heads")
     return dataclasses.replace(
-        read_settings(bundle.folder),
+        read_settings(bundle.path),
         architecture=str(model["architecture"]),
         heads=None if heads is None else (heads["queries"], heads["keys"]),
         llama_cpp=model.get("llama_cpp"),

@@ -24,7 +24,8 @@ from zoexport.core.files import atomic_folder
 from zoexport.core.manifest import checked_file
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Pass
-from zoexport.trained import MERGED, Bundle, Insertion, Output, Slots, Trained, kinds
+from zoexport.session import Bundle
+from zoexport.trained import MERGED, Insertion, Output, Slots, Trained, kinds
 from zoexport.trained.lora import add_to_weights, settings_of
 from zoexport.trained.model_files import (
     check_model,
@@ -104,11 +105,9 @@ def _training(config: Any, modules: list[str]) -> Pass:
     )
 
 
-def for_reference(
-    _: torch.nn.Module, bundle: Path, manifest: Mapping[str, Any]
-) -> dict[str, torch.Tensor]:
+def for_reference(_: torch.nn.Module, bundle: Bundle) -> dict[str, torch.Tensor]:
     """``scales.<parameter>``, (N, groups) or (N)."""
-    return {f"scales.{name}": scales for name, scales in scales_of(bundle, manifest).items()}
+    return {f"scales.{name}": scales for name, scales in scales_of(bundle).items()}
 
 
 def write(output: Output, slots: Slots, initial: Slots, bundle: Bundle) -> None:
@@ -151,7 +150,7 @@ def read(_: str, folder: Path, own: Slots, bundle: Bundle) -> Slots:
 
 
 def _parts(bundle: Bundle, slots: Slots) -> Any:
-    return parts_of(scales_of(bundle.folder, bundle.manifest), slots)
+    return parts_of(scales_of(bundle), slots)
 
 
 def write_quantized(
@@ -224,12 +223,13 @@ def _equal(theirs: Tensor | None, own: Tensor) -> bool:
     return theirs is not None and theirs.dtype == own.dtype and torch.equal(theirs, own)
 
 
-def scales_of(bundle: Path, manifest: Mapping[str, Any]) -> dict[str, Tensor]:
+def scales_of(bundle: Bundle) -> dict[str, Tensor]:
     """The scales of every trained parameter of a bundle, as its file of weights has them."""
     from safetensors import safe_open
 
+    manifest = bundle.manifest
     with (
-        checked_file(bundle, manifest, manifest["weights"]["file"]) as path,
+        checked_file(bundle.path, manifest, manifest["weights"]["file"]) as path,
         safe_open(path, framework="pt") as file,
     ):
         return {

@@ -28,7 +28,8 @@ from zoexport.core.manifest import checked_file
 from zoexport.core.mask import Mask, ranges, read_mask
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Pass
-from zoexport.trained import MERGED, Bundle, Insertion, Output, Slots, Trained, kinds
+from zoexport.session import Bundle
+from zoexport.trained import MERGED, Insertion, Output, Slots, Trained, kinds
 from zoexport.trained.model_files import (
     check_model,
     model_of,
@@ -80,11 +81,9 @@ def counts(config: Any, model: Any, chosen: Mapping[str, Any] | None) -> list[in
     return [*found, sum(found)]
 
 
-def for_reference(
-    model: torch.nn.Module, bundle: Path, manifest: Mapping[str, Any]
-) -> dict[str, torch.Tensor]:
+def for_reference(model: torch.nn.Module, bundle: Bundle) -> dict[str, torch.Tensor]:
     """``places.<parameter>``, int64 (k), where the model's weights become zero."""
-    chosen = places_of(bundle, manifest)
+    chosen = places_of(bundle)
     for name, places in chosen.items():
         values = model.get_parameter(name).data.view(-1)
         if values[places].any():  # zeros without memory stay so
@@ -119,8 +118,7 @@ def read(_: str, folder: Path, own: Slots, bundle: Bundle) -> Slots:
 
 
 def _places(bundle: Bundle) -> dict[str, NDArray[Any]]:
-    found = places_of(bundle.folder, bundle.manifest)
-    return {name: places.numpy() for name, places in found.items()}
+    return {name: places.numpy() for name, places in places_of(bundle).items()}
 
 
 def mask_of(config: Any) -> Mask:
@@ -157,14 +155,15 @@ def check_mask(mask: Mask, loaded: Any) -> None:
         )
 
 
-def places_of(bundle: Path, manifest: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+def places_of(bundle: Bundle) -> dict[str, torch.Tensor]:
     """By parameter, the chosen elements of a bundle: int64 (k), in the order of its slot."""
     from safetensors import safe_open
 
     from zoexport.passes.separate_chosen import PLACES
 
+    manifest = bundle.manifest
     with (
-        checked_file(bundle, manifest, manifest["weights"]["file"]) as path,
+        checked_file(bundle.path, manifest, manifest["weights"]["file"]) as path,
         safe_open(path, framework="pt") as file,
     ):
         places = file.get_tensor(PLACES).long()

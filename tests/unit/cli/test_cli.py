@@ -240,10 +240,10 @@ def test_several_bad_settings_are_reported_together(capfd: pytest.CaptureFixture
 def test_a_defect_is_one_line_and_debug_shows_the_traceback(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(bundle: Path) -> dict[str, Any]:
+    def broken(*_: object, **__: object) -> None:
         raise RuntimeError("a wire came loose\nand more")
 
-    monkeypatch.setattr("zoexport.tools.describe.describe_bundle", broken)
+    monkeypatch.setattr("zoexport.session.Bundle.open", broken)
     message = failure(capfd, ["inspect", "b"], 70)
     assert "RuntimeError: a wire came loose" in message
     assert "--debug" in message
@@ -266,10 +266,10 @@ def test_what_the_machine_lacks_is_no_defect(
     error: Exception,
     found: str,
 ) -> None:
-    def broken(bundle: Path) -> dict[str, Any]:
+    def broken(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("zoexport.tools.describe.describe_bundle", broken)
+    monkeypatch.setattr("zoexport.session.Bundle.open", broken)
     assert found in failure(capfd, ["inspect", "b"], 1)
 
 
@@ -293,21 +293,21 @@ def test_what_a_pass_raises_names_model_and_phase(
 def test_an_error_has_its_class_s_exit_code(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(bundle: Path) -> dict[str, Any]:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("zoexport.tools.describe.describe_bundle", interrupted)
+    monkeypatch.setattr("zoexport.session.Bundle.open", interrupted)
     assert "stop" in failure(capfd, ["inspect", "b", "--json"], 130)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_command_with_130(number: signal.Signals) -> None:
     probe = (
-        "import sys, time, zoexport.tools.describe\n"
-        "def wait(bundle):\n"
+        "import sys, time, zoexport.session\n"
+        "def wait(*_, **__):\n"
         "    print('waiting', file=sys.stderr, flush=True)\n"
         "    time.sleep(30)\n"
-        "zoexport.tools.describe.describe_bundle = wait\n"
+        "zoexport.session.Bundle.open = wait\n"
         "from zoexport.cli.main import run\n"
         "sys.exit(run(['inspect', 'b']))\n"
     )

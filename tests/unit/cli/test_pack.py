@@ -22,6 +22,7 @@ from zoexport.cli.main import run
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import BundleError, Cancelled
 from zoexport.core.native import native_folder
+from zoexport.session import Bundle
 from zoexport.tools.packing import pack, unpack
 
 SIGNATURE = manifests.SIGNATURE
@@ -55,7 +56,7 @@ def bundle(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def packed(bundle: Path, tmp_path: Path) -> Path:
-    pack(bundle, tmp_path / "model.zobundle", force=False, progress=quiet)
+    pack(Bundle.open(bundle), tmp_path / "model.zobundle", force=False, progress=quiet)
     return tmp_path / "model.zobundle"
 
 
@@ -95,7 +96,7 @@ def test_there_and_back(
 def test_an_altered_bundle_is_not_packed(bundle: Path, tmp_path: Path) -> None:
     (bundle / "deep" / "er" / "weights.bin").write_bytes(bytes(256 * 9000))
     with pytest.raises(BundleError, match=r"weights\.bin: found SHA-256"):
-        pack(bundle, tmp_path / "new.zobundle", force=False, progress=quiet)
+        pack(Bundle.open(bundle), tmp_path / "new.zobundle", force=False, progress=quiet)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.bundle"]
 
 
@@ -107,7 +108,7 @@ def test_what_no_trusted_key_signed_is_not_unpacked(
     if signer == "another":
         sign(bundle, keys.other)
     file = tmp_path / "model.zobundle"
-    pack(bundle, file, force=False, progress=quiet)
+    pack(Bundle.open(bundle), file, force=False, progress=quiet)
     before = sorted(path.name for path in tmp_path.iterdir())
     with pytest.raises(BundleError, match=f"^{file}, {SIGNATURE}: "):
         unpack(file, tmp_path / "out", force=False, trust=[keys.pub], progress=quiet)

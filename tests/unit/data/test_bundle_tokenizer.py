@@ -14,8 +14,7 @@ from tests.support.tiny_models import VOCAB_SIZE, tiny_tokenizer
 from tests.support.transformers_examples import tokenize_file
 from zoexport.core.errors import BundleError, DataError, StateError
 from zoexport.data.examples import write_examples
-from zoexport.session import Dataset, read_manifest
-from zoexport.session.data import read_examples, write_tokens
+from zoexport.session import Bundle, Dataset
 
 CHAT = [{"role": "user", "content": "How was it?"}, {"role": "assistant", "content": "Fine."}]
 LINES: list[dict[str, Any]] = [
@@ -52,15 +51,15 @@ def write(folder: Path, *lines: object) -> Path:
 def test_tokens_are_written_as_transformers_makes_them(bundle: Path, tmp_path: Path) -> None:
     data = write(tmp_path, *LINES)
     told: list[str] = []
-    counts = write_tokens(
-        bundle, data, tmp_path / "tokens.jsonl", progress=lambda phase, _: told.append(phase)
+    counts = Bundle.open(bundle).write_tokens(
+        data, tmp_path / "tokens.jsonl", progress=lambda phase, _: told.append(phase)
     )
     expected = tokenize_file(data, tmp_path / "files", 24, ends=[2])
     write_examples(expected.examples, tmp_path / "expected.jsonl")
     assert (tmp_path / "tokens.jsonl").read_bytes() == (tmp_path / "expected.jsonl").read_bytes()
     assert counts == {"examples": 3, "shortened": expected.shortened}
     assert {*told} == {"tokenizing"}
-    with Dataset() as read, read_examples(bundle, data) as (made, _):
+    with Dataset() as read, Bundle.open(bundle).examples(data) as (made, _):
         read.load(tmp_path / "tokens.jsonl")
         assert read.digest() == made.digest()
     with pytest.raises(StateError), Dataset() as empty:
@@ -70,22 +69,31 @@ def test_tokens_are_written_as_transformers_makes_them(bundle: Path, tmp_path: P
 def test_a_loss_over_choices_needs_choices_in_every_example(bundle: Path, tmp_path: Path) -> None:
     output = tmp_path / "tokens.jsonl"
     with pytest.raises(DataError, match=r"data\.jsonl:2: found no 'choices'"):
-        write_tokens(bundle, write(tmp_path, LINES[2], LINES[1]), output, loss="choices")
+        Bundle.open(bundle).write_tokens(
+            write(tmp_path, LINES[2], LINES[1]), output, loss="choices"
+        )
     assert not output.exists()
-    assert write_tokens(bundle, write(tmp_path, LINES[2]), output, loss="choices")["examples"] == 1
+    assert (
+        Bundle.open(bundle).write_tokens(write(tmp_path, LINES[2]), output, loss="choices")[
+            "examples"
+        ]
+        == 1
+    )
 
 
 def test_files_that_the_manifest_does_not_list_are_not_read(bundle: Path, tmp_path: Path) -> None:
-    write_tokens(bundle, write(tmp_path, LINES[0]), tmp_path / "before.jsonl")
+    Bundle.open(bundle).write_tokens(write(tmp_path, LINES[0]), tmp_path / "before.jsonl")
     template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
     (bundle / "chat_template.jinja").write_text(template)
     (bundle / "special_tokens_map.json").write_text('{"bos_token": "great"}')
     (bundle / "added_tokens.json").write_text('{"great": 5}')
     (bundle / "config.json").write_text("[")
-    write_tokens(bundle, write(tmp_path, LINES[0]), tmp_path / "after.jsonl")
+    Bundle.open(bundle).write_tokens(write(tmp_path, LINES[0]), tmp_path / "after.jsonl")
     assert (tmp_path / "after.jsonl").read_bytes() == (tmp_path / "before.jsonl").read_bytes()
     with pytest.raises(BundleError, match="chat template"):
-        write_tokens(bundle, write(tmp_path, {"messages": CHAT}), tmp_path / "after.jsonl")
+        Bundle.open(bundle).write_tokens(
+            write(tmp_path, {"messages": CHAT}), tmp_path / "after.jsonl"
+        )
 
 
 def test_an_altered_file_is_refused(bundle: Path, tmp_path: Path) -> None:
@@ -95,7 +103,7 @@ def test_an_altered_file_is_refused(bundle: Path, tmp_path: Path) -> None:
     content[place : place + 1] = b"\n"  # the same JSON
     file.write_bytes(content)
     with pytest.raises(BundleError, match=r"tokenizer\.json: found altered content"):
-        write_tokens(bundle, write(tmp_path, LINES[0]), tmp_path / "tokens.jsonl")
+        Bundle.open(bundle).write_tokens(write(tmp_path, LINES[0]), tmp_path / "tokens.jsonl")
     assert not (tmp_path / "tokens.jsonl").exists()
 
 
@@ -103,11 +111,11 @@ def test_a_link_is_refused(bundle: Path, tmp_path: Path) -> None:
     shutil.move(bundle / "tokenizer.json", tmp_path / "outside.json")
     (bundle / "tokenizer.json").symlink_to(tmp_path / "outside.json")
     with pytest.raises(BundleError, match=r"tokenizer\.json: found a link"):
-        write_tokens(bundle, write(tmp_path, LINES[0]), tmp_path / "tokens.jsonl")
+        Bundle.open(bundle).write_tokens(write(tmp_path, LINES[0]), tmp_path / "tokens.jsonl")
 
 
 def test_a_bundle_without_a_tokenizer_says_so(tmp_path: Path) -> None:
     made = bundles.write_bundle(tmp_path / "bundle")
-    assert not read_manifest(made).get("tokenizer")
+    assert not Bundle.open(made).manifest.get("tokenizer")
     with pytest.raises(BundleError, match=r"tokenizer\.json: found no such file"):
-        write_tokens(made, write(tmp_path, LINES[0]), tmp_path / "tokens.jsonl")
+        Bundle.open(made).write_tokens(write(tmp_path, LINES[0]), tmp_path / "tokens.jsonl")

@@ -10,7 +10,8 @@ import pytest
 
 from tests.unit.data.test_bundle_tokenizer import bundle as bundle  # the fixture
 from zoexport.cli.main import run
-from zoexport.session.data import Tokenizer, read_examples
+from zoexport.session import Bundle
+from zoexport.session.data import Tokenizer
 
 CHOICES = ["a", "b"]
 GOOD: list[dict[str, Any]] = [
@@ -72,7 +73,7 @@ def test_what_a_file_holds(bundle: Path, tmp_path: Path, capfd: pytest.CaptureFi
         "problem_count": 0,
         "problems": [],
     }
-    with read_examples(bundle, data) as (_, counts):
+    with Bundle.open(bundle).examples(data) as (_, counts):
         assert counts == {"examples": 6, "shortened": 1}
 
 
@@ -84,7 +85,7 @@ def test_rows_of_packed_examples(
     data = write(tmp_path / "a.jsonl", *texts)
     found = check(capfd, 0, data, "--bundle", bundle, "--pack")
     assert (found["examples"], found["shortened"]) == (300, 0)
-    with read_examples(bundle, data, pack=True) as (dataset, counts):
+    with Bundle.open(bundle).examples(data, pack=True) as (dataset, counts):
         assert found["rows"] == len(dataset) == counts["examples"]
     assert found["rows"] != found["examples"]
     write(data, {"text": 7}, *texts, {"label": 1})

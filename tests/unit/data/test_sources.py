@@ -19,7 +19,7 @@ from tests.unit.data.test_bundle_tokenizer import bundle as bundle  # the fixtur
 from zoexport.core.errors import ConfigError, DataError
 from zoexport.data.columns import parse_columns
 from zoexport.data.sources import DataSource, opened
-from zoexport.session.data import read_examples
+from zoexport.session import Bundle
 
 ROWS: list[dict[str, Any]] = [
     {"prompt": "It was", "completion": " great"},
@@ -67,7 +67,10 @@ def test_csv_and_parquet_hold_what_json_lines_hold(tmp_path: Path, bundle: Path)
         write_csv(tmp_path / "data.csv", ROWS),
         write_parquet(tmp_path / "data.parquet", ROWS),
     ):
-        with opened(DataSource(source)) as path, read_examples(bundle, path) as (dataset, counts):
+        with (
+            opened(DataSource(source)) as path,
+            Bundle.open(bundle).examples(path) as (dataset, counts),
+        ):
             assert counts["examples"] == 3
             digests.append(dataset.digest())
     assert len(set(digests)) == 1
@@ -128,7 +131,7 @@ def test_the_session_s_message_names_the_row_of_the_source(tmp_path: Path, bundl
     ):
         source = DataSource(path)
         with pytest.raises(DataError, match="empty 'completion'") as caught:  # noqa: SIM117
-            with opened(source) as file, read_examples(bundle, file):
+            with opened(source) as file, Bundle.open(bundle).examples(file):
                 pass
         assert caught.value.where == str(tmp_path / where)
 
@@ -141,7 +144,11 @@ def test_a_folder_of_texts(tmp_path: Path, bundle: Path) -> None:
     source = DataSource(tmp_path / "texts")
     assert made(source) == [{"text": "It was great"}, {"text": "It\nwas"}]
     (tmp_path / "texts" / "c.txt").write_text("")
-    with pytest.raises(DataError) as caught, opened(source) as file, read_examples(bundle, file):
+    with (
+        pytest.raises(DataError) as caught,
+        opened(source) as file,
+        Bundle.open(bundle).examples(file),
+    ):
         pass
     assert caught.value.where == str(tmp_path / "texts" / "c.txt")
     (tmp_path / "texts" / "b.txt").write_bytes(b"\xff")

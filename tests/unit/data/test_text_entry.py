@@ -6,7 +6,7 @@ from transformers import AutoTokenizer
 
 from tests.support.compiled import Compiler
 from tests.support.text_checks import compare
-from zoexport.session import read_manifest
+from zoexport.session import Bundle
 from zoexport.session.data import Tokenizer
 
 
@@ -14,7 +14,7 @@ def test_a_compiled_bundle_has_its_models_text() -> None:
     compiler = Compiler()
     bundle = compiler.bundle("llama")
     theirs = AutoTokenizer.from_pretrained(compiler.model("llama"))
-    text = read_manifest(bundle)["text"]
+    text = Bundle.open(bundle).manifest["text"]
     assert text["end_tokens"] == [2] and text["chat"]["end_tokens"] == [2]
     with Tokenizer.open(bundle) as ours:
         compare(ours, theirs, texts=60, seed=1)

@@ -21,7 +21,7 @@ from zoexport.federated.local import LocalTransport
 from zoexport.federated.protocol import Reply, Request, Trajectory
 from zoexport.federated.settings import terms_of as checked_terms
 from zoexport.federated.terms import ALGORITHMS
-from zoexport.session import Dataset, Session, no_programs, read_manifest
+from zoexport.session import Bundle, Dataset, Session, no_programs
 
 
 def trained(bundle: Path, model: models.Model, seed: int, client: int, **run: Any) -> models.Model:
@@ -166,7 +166,12 @@ class Counting(LocalTransport):
         self.sent += len(requests)
         for client, request in requests.items():
             self.made.append(client)
-            yield client, Client(self.bundle, examples, self.folder / str(client)).handle(request)
+            yield (
+                client,
+                Client(Bundle.open(self.bundle), examples, self.folder / str(client)).handle(
+                    request
+                ),
+            )
 
 
 def test_a_round_costs_what_it_asks_and_not_what_is_registered(
@@ -202,35 +207,36 @@ def test_a_round_costs_what_it_asks_and_not_what_is_registered(
 
 
 def test_settings_become_terms(mezo: Path, mebp: Path, compiler: Compiler) -> None:
-    manifest = read_manifest(mezo)
-    terms = checked_terms(mezo, manifest, "fedzo", 4, {"learning_rate": "0.25", "seed": "9"})
+    bundle, exact = Bundle.open(mezo), Bundle.open(mebp)
+    terms = checked_terms(bundle, "fedzo", 4, {"learning_rate": "0.25", "seed": "9"})
     assert (terms.learning_rate, terms.seed, terms.difference, terms.scalars) == (
         0.25,
         9,
         "forward",
         2,
     )
-    central = checked_terms(mezo, manifest, "decomfl", 4, {"difference": "central"})
+    central = checked_terms(bundle, "decomfl", 4, {"difference": "central"})
     assert central.difference == "central"
-    assert checked_terms(mezo, manifest, None, 4, {}).difference == "central"
-    assert checked_terms(mebp, read_manifest(mebp), None, 4, {}).algorithm == "fedavg"
+    assert checked_terms(bundle, None, 4, {}).difference == "central"
+    assert checked_terms(exact, None, 4, {}).algorithm == "fedavg"
     with pytest.raises(ConfigError, match="constant: a round's steps have one rate"):
-        checked_terms(mezo, manifest, None, 4, {"lr_scheduler_type": "linear"})
+        checked_terms(bundle, None, 4, {"lr_scheduler_type": "linear"})
     with pytest.raises(ConfigError, match="one rate"):
-        checked_terms(mezo, manifest, None, 4, {"warmup_steps": "3"})
-    packs = {**manifest, "settings": {**manifest["settings"], "pack": True}}
-    for given, settings in ((manifest, {"pack": True}), (packs, {})):
+        checked_terms(bundle, None, 4, {"warmup_steps": "3"})
+    settings_packed = {**bundle.settings, "pack": True}
+    packs = dataclasses.replace(bundle, manifest={**bundle.manifest, "settings": settings_packed})
+    for given, settings in ((bundle, {"pack": True}), (packs, {})):
         with pytest.raises(ConfigError, match="setting 'pack': found true; expected false"):
-            checked_terms(mezo, given, None, 4, settings)
-    assert checked_terms(mezo, packs, None, 4, {"pack": False}).loss == "full"
+            checked_terms(given, None, 4, settings)
+    assert checked_terms(packs, None, 4, {"pack": False}).loss == "full"
     for key in ("choices", "dpo.beta", "orpo.beta"):
         with pytest.raises(ConfigError, match="the bundle's own, which every client has"):
-            checked_terms(mezo, manifest, None, 4, {key: "mean" if key == "choices" else "0.5"})
-    prge = compiler.bundle("llama", "prge", num_queries=2)
+            checked_terms(bundle, None, 4, {key: "mean" if key == "choices" else "0.5"})
+    prge = Bundle.open(compiler.bundle("llama", "prge", num_queries=2))
     with pytest.raises(ConfigError, match="no forward differences"):
-        checked_terms(prge, read_manifest(prge), "decomfl", 4, {})
+        checked_terms(prge, "decomfl", 4, {})
     with pytest.raises(ConfigError, match="a bundle of a first-order method"):
-        checked_terms(mebp, read_manifest(mebp), "replay", 4, {})
+        checked_terms(exact, "replay", 4, {})
 
 
 @pytest.mark.parametrize(
@@ -325,8 +331,8 @@ def test_the_server_is_told_no_paths(mezo: Path, tmp_path: Path) -> None:
         return dataset
 
     clients = {
-        0: Client(mezo, unreadable, tmp_path / "client-0", report=said.append),
-        1: Client(mezo, examples, tmp_path / "client-1"),
+        0: Client(Bundle.open(mezo), unreadable, tmp_path / "client-0", report=said.append),
+        1: Client(Bundle.open(mezo), examples, tmp_path / "client-1"),
     }
     contents: list[bytes] = []
 

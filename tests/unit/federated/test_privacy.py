@@ -16,6 +16,7 @@ from zoexport.federated import models
 from zoexport.federated.client import Client
 from zoexport.federated.privacy import Ledger, Privacy, spent
 from zoexport.federated.protocol import Reply, Trajectory
+from zoexport.session import Bundle
 
 pytest.importorskip("opacus")
 PRIVACY = Privacy(clip=2.0, noise=8.0, epsilon=3.0, delta=1e-5)
@@ -81,7 +82,7 @@ def test_a_ledger_counts_and_refuses(tmp_path: Path) -> None:
 
 def clients_of(bundle: Path, folder: Path, count: int, privacy: Privacy) -> dict[int, Client]:
     return {
-        number: Client(bundle, examples, folder / f"client-{number}", privacy=privacy)
+        number: Client(Bundle.open(bundle), examples, folder / f"client-{number}", privacy=privacy)
         for number in range(count)
     }
 
@@ -131,12 +132,12 @@ def test_a_client_that_is_asked_again_draws_no_second_noise(
     with federation(tmp_path, mezo, terms, network, sample=1) as server:
         server.run(1)
     _, request = network.requests[0]
-    fresh = Client(mezo, examples, tmp_path / "client-0", privacy=PRIVACY)
+    fresh = Client(Bundle.open(mezo), examples, tmp_path / "client-0", privacy=PRIVACY)
     replies = {fresh.handle(request) for _ in range(3)}
     assert len(replies) == 1
     assert json.loads((tmp_path / "client-0" / "privacy.json").read_text())["uploads"] == {"8.0": 1}
     # Steps that diverge are of the data too: the upload is noise over zeros, and counts.
-    other = Client(mezo, examples, tmp_path / "other", privacy=PRIVACY)
+    other = Client(Bundle.open(mezo), examples, tmp_path / "other", privacy=PRIVACY)
 
     def diverging(*_: Any) -> Any:
         raise DivergedError("step 1", found="a loss", expected="less", fix="Lower learning_rate.")

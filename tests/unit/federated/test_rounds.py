@@ -22,7 +22,7 @@ from zoexport.federated import models
 from zoexport.federated.aggregate import Replayer
 from zoexport.federated.protocol import Reply, Request, Trajectory
 from zoexport.federated.store import Store, read_federation
-from zoexport.session import Session, no_programs
+from zoexport.session import Bundle, Session, no_programs
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_clients_are_replayed_bit_for_bit(
     terms = terms_of(bundle)
     clients = clients_of(bundle, tmp_path, count)
     network = Network(clients)
-    replayer = Replayer(bundle)
+    replayer = Replayer(Bundle.open(bundle))
     compared = 0
     with federation(tmp_path, bundle, terms, network, sample=count) as server:
         for number in range(rounds):
@@ -219,7 +219,7 @@ def test_a_damaged_model_is_made_again_from_the_rounds(
 def test_a_newcomer_gets_what_is_less(bundle: Path, tmp_path: Path) -> None:
     """Scalars of a few rounds, or the whole model; never more than that."""
     terms = terms_of(bundle, steps=12)
-    size = len(models.pack(models.initial(bundle)))
+    size = len(models.pack(models.initial(Bundle.open(bundle))))
     clients = clients_of(bundle, tmp_path, 3)
     with federation(
         tmp_path, bundle, terms, Network(dict(list(clients.items())[:2])), sample=2
@@ -245,7 +245,10 @@ def test_a_newcomer_gets_what_is_less(bundle: Path, tmp_path: Path) -> None:
     states = [Request.unpack(content).state for client, content in network.requests if client == 1]
     assert [state is not None for state in states] == [False, True, False]
     kept = (tmp_path / "client-1" / f"model-{enough + 1}.safetensors").read_bytes()
-    assert models.digest(models.unpack(kept, models.sizes_of(models.initial(bundle)), "")) == digest
+    assert (
+        models.digest(models.unpack(kept, models.sizes_of(models.initial(Bundle.open(bundle))), ""))
+        == digest
+    )
 
 
 def test_uploads_are_eight_bytes_a_scalar_and_a_kilobyte(bundle: Path, tmp_path: Path) -> None:
@@ -302,7 +305,7 @@ def test_integers_have_no_average(tmp_path: Path) -> None:
 
     bundle = grid_bundles.write_bundle(tmp_path / "bundle")
     with pytest.raises(ConfigError, match="the mean of clients' integers lies between integers"):
-        models.initial(bundle)
+        models.initial(Bundle.open(bundle))
 
 
 def test_too_few_clients(bundle: Path, tmp_path: Path) -> None:

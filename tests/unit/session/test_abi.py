@@ -16,7 +16,7 @@ from tests.support.signed import make_keys
 from tests.support.strangers import rewrite
 from zoexport.core import manifest
 from zoexport.core.errors import BundleError, Cancelled, ConfigError
-from zoexport.session import Dataset, Session, StepProgress, Tensor, abi, read_manifest
+from zoexport.session import Bundle, Dataset, Session, StepProgress, Tensor, abi
 
 
 def manifest_of(bundle: Path, options: dict[str, object] | None = None) -> Any:
@@ -25,13 +25,15 @@ def manifest_of(bundle: Path, options: dict[str, object] | None = None) -> Any:
 
 
 def test_the_manifest_of_a_bundle(bundle: Path, tmp_path: Path) -> None:
-    assert manifest_of(bundle) == manifest_of(bundle, {}) == read_manifest(bundle)
+    assert manifest_of(bundle) == manifest_of(bundle, {}) == Bundle.open(bundle).manifest
     keys = make_keys(tmp_path / "keys")
     with pytest.raises(BundleError, match="no signature"):
         manifest_of(bundle, {"trusted_keys": [keys.pub.read_text()]})
     with pytest.raises(BundleError, match="no such folder"):
         manifest_of(tmp_path / "none")
-    (bundle / manifest.FILE).write_text(json.dumps({**read_manifest(bundle), "target": "other"}))
+    (bundle / manifest.FILE).write_text(
+        json.dumps({**Bundle.open(bundle).manifest, "target": "other"})
+    )
     with pytest.raises(BundleError, match="and other content"):
         manifest_of(bundle)
 
@@ -42,7 +44,7 @@ def test_a_manifest_without_what_hosts_read(bundle: Path) -> None:
 
     rewrite(bundle, without_tools)
     with pytest.raises(BundleError, match="at the top level: 'tools' is a required property"):
-        read_manifest(bundle)
+        Bundle.open(bundle)
 
 
 @pytest.mark.parametrize(

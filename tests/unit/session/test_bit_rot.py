@@ -16,9 +16,8 @@ from tests.support.signed import make_keys, sign
 from tests.support.split_bundles import SplitModel
 from tests.unit.session.test_first_order import TEXT
 from zoexport.core import manifest as manifests
-from zoexport.core import trust
 from zoexport.core.errors import BundleError
-from zoexport.session import Dataset, Engine, Session, read_manifest
+from zoexport.session import Bundle, Dataset, Engine, Session
 
 #: Every so manieth byte in a test that is not slow; a prime, so that no field of a fixed length is passed over.
 STRIDE = 197
@@ -50,7 +49,7 @@ def flipped(
 ) -> tuple[int, int]:
     """How many flips the session and how many Python refused; where they do not, all must be as before."""
     before = computed(bundle, engine, dataset, trusted)
-    known = read_manifest(bundle, verify_files=True)
+    known = Bundle.open(bundle).manifest
     by_session = by_python = 0
     for path, place in places(bundle, stride):
         content = path.read_bytes()
@@ -62,8 +61,9 @@ def flipped(
         except BundleError:
             by_session += 1
         try:
-            with trust.required(trust.parsed(trusted or [], "trust")):
-                assert read_manifest(bundle, verify_files=True) == known, (path.name, place)
+            again = Bundle.open(bundle, trust=trusted)
+            again.verify()
+            assert again.manifest == known, (path.name, place)
         except BundleError:
             by_python += 1
         path.write_bytes(content)
@@ -85,7 +85,7 @@ def check(folder: Path, kind: str, signed: bool, stride: int) -> None:
         trusted = [keys.secret.public.line]
     found = [path.name for path, _ in places(bundle, stride)]
     total = len(found)
-    listed = {program["file"] for program in read_manifest(bundle)["programs"]}
+    listed = {program["file"] for program in Bundle.open(bundle).manifest["programs"]}
     programs = sum(1 for name in found if name in listed)
     with make_dataset(examples) as dataset:
         by_session, by_python = flipped(bundle, engine, dataset, trusted, stride)

@@ -12,8 +12,8 @@ import pytest
 from tests.support.bundles import LinearModel
 from tests.support.compiled import Compiler
 from tests.support.sessions import open_session
+from zoexport.api import Bundle
 from zoexport.core.errors import BundleError, ConfigError, StateError
-from zoexport.run.train import train
 from zoexport.session import Dataset, Session
 
 
@@ -39,15 +39,7 @@ def test_an_altered_program_is_found_before_a_state_is_made(
     content[len(content) // 2] ^= 1
     program.write_bytes(content)
     with pytest.raises(BundleError, match=f"{program.name}: found altered content"):
-        train(
-            bundle,
-            data=data,
-            state=state,
-            steps=2,
-            settings={},
-            progress=silent,
-            phase=silent,
-        )
+        Bundle.open(bundle).train(data, state=state, steps=2)
     assert not state.parent.exists()
 
 

@@ -22,7 +22,7 @@ from zoexport.compiler.parity import state_error
 from zoexport.compiler.parity_batches import make_batch
 from zoexport.core import rng
 from zoexport.core.errors import ConfigError, DivergedError
-from zoexport.session import Dataset, Session, Tensor
+from zoexport.session import Bundle, Dataset, Session, Tensor
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = bundles.text_examples()
@@ -318,7 +318,7 @@ def test_parity_sees_integers(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> 
     batch = make_batch(
         {"max_length": 8, "batch_size": 2, "gradient_accumulation_steps": 1, "loss": "full"}, 13, 0
     )
-    with parity_session.SessionSide(bundle, "full") as side:
+    with parity_session.SessionSide(Bundle.open(bundle), "full") as side:
         first, second = side.step(batch), side.step(batch)
         tensors, finished = side.tensors(), side.state()
         assert side.noise(0) == {}

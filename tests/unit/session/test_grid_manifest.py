@@ -20,7 +20,7 @@ from tests.unit.session.test_split_manifest import (
     value,
 )
 from zoexport.core.errors import BundleError
-from zoexport.session import Session, read_manifest
+from zoexport.session import Bundle, Session
 
 LAYER = "int4.forward@8"
 
@@ -144,7 +144,7 @@ def test_a_grid_is_not_for_floats(tmp_path: Path) -> None:
 )
 def test_the_schema_knows_grids(tmp_path: Path, change: Change, message: str) -> None:
     bundle = grid_bundles.write_bundle(tmp_path / "bundle")
-    assert read_manifest(bundle)["grid"]["estimator"] == "q-rge2"
+    assert Bundle.open(bundle).manifest["grid"]["estimator"] == "q-rge2"
     rewrite(bundle, change)
     with pytest.raises(BundleError, match=message):
         check_schema(bundle)

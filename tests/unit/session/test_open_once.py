@@ -17,7 +17,7 @@ from tests.support.sessions import make_dataset
 from tests.support.split_bundles import SplitModel
 from tests.unit.session.test_first_order import TEXT
 from zoexport.core.errors import BundleError
-from zoexport.session import Session, read_manifest
+from zoexport.session import Bundle, Session
 
 ROOT = Path(__file__).parents[3]
 ADAPTER = "adapter.safetensors"
@@ -61,13 +61,13 @@ def test_only_files_of_the_folder_are_opened(
     with pytest.raises(BundleError, match=found):
         Session.open(bundle, engine=LinearModel())
     with pytest.raises(BundleError, match=found):
-        read_manifest(bundle)
+        Bundle.open(bundle)
 
 
 def test_the_folder_itself_may_be_a_link(bundle: Path, tmp_path: Path) -> None:
     os.symlink(bundle, tmp_path / "link")
     Session.open(tmp_path / "link", engine=LinearModel()).close()
-    read_manifest(tmp_path / "link", verify_files=True)
+    Bundle.open(tmp_path / "link")
 
 
 CUT = """

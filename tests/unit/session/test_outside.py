@@ -17,7 +17,7 @@ from tests.support.strangers import attach_state, in_child, load_line, open_bund
 from zoexport.core import outside
 from zoexport.core.errors import BundleError, ConfigError, DataError, StateError
 from zoexport.core.files import sha256
-from zoexport.session import Dataset, read_manifest
+from zoexport.session import Bundle, Dataset
 
 DEEP = b"[" * 200_000 + b"]" * 200_000
 #: What stands behind a key, and whether that is accepted.
@@ -171,7 +171,7 @@ def test_deep_safetensors(value: bytes, tmp_path: Path) -> None:
 def refused(bundle: Path) -> str:
     """Return what is found in a manifest that is refused, by a message that names the file."""
     with pytest.raises(BundleError) as error:
-        read_manifest(bundle)
+        Bundle.open(bundle)
     assert error.value.where.startswith(str(bundle / "manifest.json"))
     return error.value.found
 
@@ -190,7 +190,7 @@ def test_ids_are_of_numbers_as_written(number: str, bundle: Path) -> None:
     text = text.replace(known, hashlib.sha256(written.encode()).hexdigest())
     path.write_text(text, "utf-8")
     open_session(bundle).close()
-    assert read_manifest(bundle)["settings"]["eps"] == 0.01
+    assert Bundle.open(bundle).manifest["settings"]["eps"] == 0.01
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tests.support import bundles, split_bundles
 from tests.support.bundles import stage_program, tensor_spec
 from tests.support.sessions import make_dataset
 from zoexport.core import manifest as manifests
-from zoexport.session import Session, Tensor, memory_usage, read_manifest
+from zoexport.session import Bundle, Session, Tensor, memory_usage
 
 LAYERS, HIDDEN, RANK, ROWS, LENGTH, LABEL_ROWS = 4, 512, 512, 2, 256, 32
 MEGABYTE = 1e6
@@ -59,7 +59,7 @@ def _programs() -> list[dict[str, Any]]:
 def write_bundle(folder: Path) -> Path:
     """A bundle with an adapter of 8 MB; its programs compute nothing."""
     split_bundles.write_bundle(folder)
-    manifest = read_manifest(folder)
+    manifest = Bundle.open(folder).manifest
     shapes = {
         f"{side}.{layer}": shape
         for layer in range(LAYERS)

@@ -20,7 +20,7 @@ from tests.unit.session.test_split_manifest import (
     without,
 )
 from zoexport.core.errors import BundleError
-from zoexport.session import Session, read_manifest
+from zoexport.session import Bundle, Session
 
 LAYER = "layer.forward@8"
 
@@ -197,7 +197,7 @@ def test_what_the_session_perturbs_is_float32(tmp_path: Path) -> None:
 
 def test_the_schema_knows_a_slots_dtypes(tmp_path: Path) -> None:
     path = stacked_bundles.write_bundle(tmp_path / "bundle", update_program=True)
-    assert [slot["dtype"] for slot in read_manifest(path)["state"]] == [
+    assert [slot["dtype"] for slot in Bundle.open(path).manifest["state"]] == [
         "float16",
         "float32",
         "float16",
@@ -217,7 +217,7 @@ def test_the_schema_leaves_update_without_a_family(tmp_path: Path) -> None:
 def test_the_schema_wants_a_plan_or_queries_without_an_optimizer(tmp_path: Path) -> None:
     path = stacked_bundles.write_bundle(tmp_path / "bundle")
     rewrite(path, lambda m: m["settings"].pop("num_queries"))
-    assert read_manifest(path)["step"]["copies"] == "call"
+    assert Bundle.open(path).manifest["step"]["copies"] == "call"
     rewrite(path, lambda m: m.pop("step"))
     with pytest.raises(BundleError, match="'num_queries' is a required property"):
         check_schema(path)

@@ -17,7 +17,7 @@ from tests.support.sessions import make_dataset
 from zoexport.core import manifest as manifests
 from zoexport.core.coreml_names import feature_name, result_name
 from zoexport.core.errors import BundleError
-from zoexport.session import Session, Tensor, read_manifest
+from zoexport.session import Bundle, Session, Tensor
 from zoexport.testing import PackageEngine
 
 ROWS, LENGTH, ENTRIES = 2, 8, 10
@@ -58,7 +58,7 @@ def write_bundle(folder: Path, file: str) -> Path:
         A: ((HIDDEN, RANK), FP32),
     }
     save(bundle / "model.mlpackage", {"scores": (specs, evaluate)})
-    content = read_manifest(bundle)
+    content = Bundle.open(bundle).manifest
     for program in content["programs"]:
         if program["name"] == "evaluate":
             program.update(file=file, entry_point="scores")
@@ -77,7 +77,7 @@ def packaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_session_evaluates_with_the_functions_of_a_package(packaged: Path) -> None:
     examples = bundles.text_examples()
     with (
-        Session.open(packaged, engine=PackageEngine(packaged)) as session,
+        Session.open(packaged, engine=PackageEngine(Bundle.open(packaged))) as session,
         make_dataset(examples) as dataset,
     ):
         found = session.evaluate(dataset)
@@ -103,14 +103,14 @@ def program_inputs(**changes: Tensor) -> dict[str, Tensor]:
 
 def test_only_the_outputs_that_a_session_asks_for_are_filled(packaged: Path) -> None:
     wanted = tensor("logprobs", [0.0] * ENTRIES, (1, ENTRIES), "f")
-    PackageEngine(packaged)("evaluate", program_inputs(), {"logprobs": wanted})
+    PackageEngine(Bundle.open(packaged))("evaluate", program_inputs(), {"logprobs": wanted})
     assert max(wanted.data) < 0
 
 
 def test_a_file_that_is_no_package_is_refused(tmp_path: Path) -> None:
     bundle = write_bundle(tmp_path / "bundle", "model.bin")
     with pytest.raises(BundleError, match=r"model.bin: found no such folder"):
-        PackageEngine(bundle)("evaluate", program_inputs(), {})
+        PackageEngine(Bundle.open(bundle))("evaluate", program_inputs(), {})
 
 
 LARGE = tensor("tokens", [2**31] * ROWS * LENGTH, (ROWS, LENGTH), "q")
@@ -132,13 +132,13 @@ def test_values_that_the_function_does_not_take_are_refused(
     packaged: Path, changes: dict[str, Tensor], message: str
 ) -> None:
     with pytest.raises(BundleError, match=message):
-        PackageEngine(packaged)("evaluate", program_inputs(**changes), {})
+        PackageEngine(Bundle.open(packaged))("evaluate", program_inputs(**changes), {})
 
 
 def test_an_output_of_another_shape_is_refused(packaged: Path) -> None:
     wanted = tensor("logprobs", [0.0], (1, 1), "f")
     with pytest.raises(BundleError, match=r"output 'out_logprobs': found float32 \(1, 10\)"):
-        PackageEngine(packaged)("evaluate", program_inputs(), {"logprobs": wanted})
+        PackageEngine(Bundle.open(packaged))("evaluate", program_inputs(), {"logprobs": wanted})
 
 
 @pytest.mark.parametrize("kind", [FP16, FP32], ids=["fp16", "fp32"])
@@ -150,7 +150,7 @@ def test_slots_of_fp16_pass_by_their_bits(tmp_path: Path, kind: Any) -> None:
         "scores": (specs, lambda given: {"out_slot": mb.add(x=given["slot"], y=given["slot"])})
     }
     save(bundle / "model.mlpackage", doubled)
-    content = read_manifest(bundle)
+    content = Bundle.open(bundle).manifest
     program = next(one for one in content["programs"] if one["name"] == "evaluate")
     program.update(file=SPECIFICATION, entry_point="scores")
     del content["bundle_id"]
@@ -160,7 +160,7 @@ def test_slots_of_fp16_pass_by_their_bits(tmp_path: Path, kind: Any) -> None:
     values = np.array([1.5, -2e-7, 6e4], np.float16)
     slot = tensor("slot", values.view(np.uint16), (3,), "H")
     doubles = tensor("slot", [0, 0, 0], (3,), "H")
-    engine = PackageEngine(bundle)
+    engine = PackageEngine(Bundle.open(bundle))
     if kind == FP32:
         with pytest.raises(BundleError, match=r"input 'slot': found uint16 \(3\,\); expected fp32"):
             engine("evaluate", {"slot": slot}, {"slot": doubles})
@@ -173,4 +173,4 @@ def test_slots_of_fp16_pass_by_their_bits(tmp_path: Path, kind: Any) -> None:
 
 def test_a_program_that_is_none_of_the_bundle_is_refused(packaged: Path) -> None:
     with pytest.raises(BundleError, match=r"no program 'evaluated'.*Did you mean 'evaluate'"):
-        PackageEngine(packaged)("evaluated", {}, {})
+        PackageEngine(Bundle.open(packaged))("evaluated", {}, {})

@@ -20,7 +20,7 @@ from zoexport.core.fetch import cache_dir
 from zoexport.core.files import atomic_file
 from zoexport.core.memory import anonymous_peak
 from zoexport.core.types import Progress
-from zoexport.session import read_manifest
+from zoexport.session import Bundle
 from zoexport.tools.bench.matrix import Variant
 
 _OF_THE_GRID = {
@@ -122,8 +122,7 @@ def bundle_of(
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     bundle = folder / f"{planned.method.name}-{variant.weights}-{digest[:16]}"
     try:
-        read_manifest(bundle)
-        return bundle
+        return Bundle.open(bundle).path
     except BundleError:  # not there, or damaged
         pass
     progress(f"compiling {variant.method} {variant.weights}, {variant.shape}", None)

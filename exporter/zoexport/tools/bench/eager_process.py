@@ -12,14 +12,14 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from zoexport.core.children import child, last_line, python
 from zoexport.core.errors import ModelError, ZoExportError, rebuilt
 from zoexport.core.memory import anonymous_peak, give_back, status
-from zoexport.session import read_manifest
+from zoexport.session import Bundle
 from zoexport.tools.bench.runner import LEARNING_RATE, Sample, with_peak
 
 Baseline = Callable[[Path, Path, int, int], Sample]
@@ -114,7 +114,7 @@ class _Side:
         from zoexport.compiler.build import INITIAL_STATE
 
         bundle = Path(request["bundle"])
-        manifest = read_manifest(bundle)
+        manifest = Bundle.open(bundle).manifest
         self._check(manifest)
         lines = Path(request["examples"]).read_text(encoding="utf-8").splitlines()
         rows = [json.loads(line)["candidates"][0] for line in lines]
@@ -146,7 +146,7 @@ class _Side:
             peak_anonymous_mb=anonymous or None,
         )
 
-    def _check(self, manifest: dict[str, Any]) -> None:
+    def _check(self, manifest: Mapping[str, Any]) -> None:
         expected = manifest["model"]["sha256"]
         if self.loaded.sha256 != expected:
             raise ModelError(
@@ -157,7 +157,7 @@ class _Side:
             )
 
 
-def _trainer(model: Any, slots: dict[str, Any], manifest: dict[str, Any]) -> Any:
+def _trainer(model: Any, slots: dict[str, Any], manifest: Mapping[str, Any]) -> Any:
     """The baseline of a bundle's method: zeroth order where it has queries, else first order."""
     from zoexport.methods import config_of
     from zoexport.tools.bench.autograd import EagerFirstOrder

@@ -17,7 +17,7 @@ from zoexport.core.errors import ConfigError
 from zoexport.core.files import atomic_folder
 from zoexport.core.native import runner_path
 from zoexport.core.types import Progress
-from zoexport.session import read_manifest
+from zoexport.session import Bundle
 from zoexport.tools.bench import bundles as compiled
 from zoexport.tools.bench import conditions, matrix, output, summary
 from zoexport.tools.bench.eager_process import Baseline, baseline
@@ -158,7 +158,7 @@ def _given(subjects: Sequence[str], changes: Mapping[str, Any]) -> _Given | None
     found: dict[Variant, Path] = {}
     models: dict[str, dict[str, Any]] = {}
     for path in paths:
-        manifest = read_manifest(path)
+        manifest = Bundle.open(path).manifest
         models[manifest["model"]["sha256"]] = manifest["model"]
         labels = changes.get("labels", matrix.LABELS)
         for variant in matrix.of_bundle(path, manifest, labels, changes.get("eager", False)):
@@ -210,7 +210,7 @@ def _compile(
                 if other.shape == variant.shape
                 and first_order(other.method) == first_order(variant.method)
             )
-    return found, _about(read_manifest(found[variants[0]])["model"])
+    return found, _about(Bundle.open(found[variants[0]]).manifest["model"])
 
 
 def _about(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -230,7 +230,7 @@ class _Turns:
 
     def __call__(self, variant: Variant, steps: int, warmup: int) -> Sample:
         bundle = self._bundles[variant]
-        vocabulary = read_manifest(bundle)["model"]["vocab_size"]
+        vocabulary = Bundle.open(bundle).manifest["model"]["vocab_size"]
         examples = examples_file(self._scratch, variant.shape, vocabulary)
         if variant.method not in BASELINES:
             return run_steps(bundle, examples, threads=self._threads, steps=steps, warmup=warmup)
@@ -260,7 +260,7 @@ def _key(
     content: Mapping[str, Any], variants: Sequence[Variant], bundles: Mapping[Variant, Path]
 ) -> str:
     """What rounds must have in common to be of one measurement."""
-    ids = [read_manifest(path)["bundle_id"] for path in bundles.values()]
+    ids = [Bundle.open(path).id for path in bundles.values()]
     # Another build of the runtime has other times.
     runtime = [
         [file.name, file.stat().st_size, file.stat().st_mtime_ns]

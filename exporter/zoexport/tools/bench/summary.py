@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zoexport.session import read_manifest
+from zoexport.session import Bundle
 from zoexport.tools.bench.bundles import compiling
 from zoexport.tools.bench.matrix import AUTOGRAD, BASELINES, EAGER, Variant, first_order
 from zoexport.tools.bench.rounds import Round
@@ -38,7 +38,7 @@ def results(
             for part in samples[0].parts
         }
         total = sum(parts.values())
-        manifest = read_manifest(bundles[variant]) if variant in bundles else None
+        manifest = Bundle.open(bundles[variant]).manifest if variant in bundles else None
         took = compiling(bundles[variant]) if variant in bundles else None
         found.append(
             {

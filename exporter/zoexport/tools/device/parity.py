@@ -18,7 +18,7 @@ from typing import Any
 from zoexport.core import tolerances
 from zoexport.core.types import Progress
 from zoexport.methods import config_of
-from zoexport.session import Dataset, Session, read_manifest
+from zoexport.session import Bundle, Dataset, Session
 from zoexport.tools.device.adb import Phone, choose_phone
 from zoexport.tools.device.runs import Place, push, run_there
 
@@ -28,7 +28,7 @@ _RUN = "parity"
 
 
 def device_parity(
-    bundle: Path, *, steps: int, serial: str | None, runner: Path | None, progress: Progress
+    bundle: Bundle, *, steps: int, serial: str | None, runner: Path | None, progress: Progress
 ) -> dict[str, Any]:
     """Train ``steps`` steps on a phone and on this machine, and compare.
 
@@ -47,17 +47,16 @@ def device_parity(
     from zoexport.compiler.parity_batches import make_batch
     from zoexport.data.examples import write_examples
 
-    manifest = read_manifest(bundle)
-    settings = dict(manifest["settings"])
+    settings = bundle.settings
     least = 0
-    config = config_of(manifest)
+    config = config_of(bundle.manifest)
     if tolerances.rounds(config):
         settings["loss"], least = "full", _LABELS
-    vocabulary = manifest["model"]["vocab_size"]
+    vocabulary = bundle.manifest["model"]["vocab_size"]
     batches = [make_batch(settings, vocabulary, step, least) for step in range(steps)]
     size = max(map(len, batches))
     chosen = {"loss": settings["loss"], "batch_size": size, "gradient_accumulation_steps": 1}
-    place = Place(manifest, _RUN)
+    place = Place(bundle, _RUN)
     pushed = push(bundle, serial=serial, runner=runner, app=False, progress=progress)
     phone = choose_phone(pushed["serial"])
     with tempfile.TemporaryDirectory(prefix="zoexport-") as name:
@@ -101,9 +100,9 @@ def _described(phone: Phone) -> str:
 
 
 def _compare(
-    bundle: Path, folder: Path, dataset: Dataset, steps: int, chosen: dict[str, Any]
+    bundle: Bundle, folder: Path, dataset: Dataset, steps: int, chosen: dict[str, Any]
 ) -> dict[str, Any]:
-    with Session.open(bundle) as there:
+    with bundle.session() as there:
         there.attach(folder / "phone", read_only=True)
         losses = [there.record(step).loss for step in range(steps)]
         if not there.info.num_queries:
@@ -117,7 +116,7 @@ def _compare(
     worst = 0.0
     for step in range(steps):
         state = _cut(folder / "phone", folder / f"step-{step}", step, queries)
-        with Session.open(bundle, verify=False) as here:
+        with bundle.session(verify=False) as here:
             here.attach(state)
             # A schedule goes over the whole run, of which this is one step.
             here.configure(**chosen)
@@ -137,7 +136,7 @@ def _cut(state: Path, target: Path, steps: int, queries: int) -> Path:
 
 
 def _free(
-    bundle: Path,
+    bundle: Bundle,
     folder: Path,
     dataset: Dataset,
     losses: list[float],
@@ -149,7 +148,7 @@ def _free(
 
     from zoexport.compiler.parity import state_error
 
-    with Session.open(bundle, verify=False) as here:
+    with bundle.session(verify=False) as here:
         here.attach(folder / "here")
         here.configure(**chosen)
         here.train(dataset, len(losses))

@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from zoexport.core import manifest as manifests
-from zoexport.core import outside, trust
+from zoexport.core import outside
 from zoexport.core.errors import (
     Cancelled,
     ConfigError,
@@ -33,7 +33,7 @@ from zoexport.core.errors import (
 )
 from zoexport.core.files import atomic_folder
 from zoexport.core.types import Progress
-from zoexport.session import read_manifest
+from zoexport.session import Bundle
 from zoexport.tools.device.adb import Phone, choose_phone
 from zoexport.tools.device.runner import PROGRAM, RUNNER, check_runner
 from zoexport.tools.packing import SUFFIX, pack
@@ -58,7 +58,7 @@ _OF_SETTINGS = ("state.json", "trajectory.log", "run.json")
 class Place:
     """Where a bundle and a run of it are on a phone."""
 
-    def __init__(self, manifest: Mapping[str, Any], run: str) -> None:
+    def __init__(self, bundle: Bundle, run: str) -> None:
         if not run or "/" in run or run.startswith("."):
             raise ConfigError(
                 f"--run {run}",
@@ -66,7 +66,8 @@ class Place:
                 expected="letters, digits, - and _",
                 fix="Choose another name.",
             )
-        short = manifest["bundle_id"][:16]
+        short = bundle.id[:16]
+        self.trust = bundle.trust
         self.bundle = FOLDER / "bundles" / short
         self.run = FOLDER / "runs" / short / run
         self.examples = self.run / "examples.jsonl"
@@ -75,12 +76,11 @@ class Place:
 
 
 def push(
-    bundle: Path, *, serial: str | None, runner: Path | None, app: bool, progress: Progress
+    bundle: Bundle, *, serial: str | None, runner: Path | None, app: bool, progress: Progress
 ) -> dict[str, Any]:
     """Bring a bundle, and the runner where one is given, to a phone.
 
     Args:
-        bundle: the bundle's folder.
         serial: which phone, where there are several.
         runner: a folder with zoexport-runner and its libraries, built for the phone; None: the one that is there.
         app: to the app instead, which imports it; the runner has no part in that.
@@ -91,11 +91,12 @@ def push(
     Raises:
         ZoExportError: the bundle, the runner or the phone cannot be used.
     """
-    manifest = read_manifest(bundle, verify_files=True)
+    bundle.verify()
     phone = choose_phone(serial)
     if app:
         return _pushed(phone, _push_to_app(bundle, phone, progress), copied=True, runner=None)
-    target = Place(manifest, "any").bundle
+    place = Place(bundle, "any")
+    target = place.bundle
     if runner is not None:
         check_runner(runner, phone)
         progress("copying the runner", None)
@@ -111,23 +112,23 @@ def push(
     # A bundle never changes without its id, and a folder appears there whole or not at all.
     there = phone.exists(target)
     if not there:
-        _push_packed(bundle, phone, target, progress)
-    elif (signature := bundle / manifests.SIGNATURE).is_file():
+        _push_packed(bundle, phone, place, progress)
+    elif (signature := bundle.path / manifests.SIGNATURE).is_file():
         phone.push(signature, target / manifests.SIGNATURE)  # which may have come later
     return _pushed(phone, target, copied=not there, runner=runner)
 
 
-def _push_packed(bundle: Path, phone: Phone, target: PurePosixPath, progress: Progress) -> None:
+def _push_packed(bundle: Bundle, phone: Phone, place: Place, progress: Progress) -> None:
     """Copy a bundle as one file; the phone's runner makes the folder, and compares signature and hashes as it does."""
-    packed = PurePosixPath(f"{target}{SUFFIX}")
+    packed = PurePosixPath(f"{place.bundle}{SUFFIX}")
     with _packed_there(bundle, phone, packed, progress):
         progress("unpacking the bundle", None)
-        _ask(phone, target, "unpack", ["--file", packed], lambda line: None)
+        _ask(phone, place, "unpack", ["--file", packed], lambda line: None)
 
 
 @contextlib.contextmanager
 def _packed_there(
-    bundle: Path, phone: Phone, packed: PurePosixPath, progress: Progress
+    bundle: Bundle, phone: Phone, packed: PurePosixPath, progress: Progress
 ) -> Iterator[None]:
     """A bundle as one file on the phone, which goes again."""
     with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
@@ -141,7 +142,7 @@ def _packed_there(
         phone.shell("rm", "-f", packed)
 
 
-def _push_to_app(bundle: Path, phone: Phone, progress: Progress) -> str:
+def _push_to_app(bundle: Bundle, phone: Phone, progress: Progress) -> str:
     """Copy a bundle as one file, and have the app import it; the folder that the app made of it."""
     if f"package:{APP}" not in phone.shell("pm", "list", "packages", APP).split():
         raise DeviceError(
@@ -150,7 +151,7 @@ def _push_to_app(bundle: Path, phone: Phone, progress: Progress) -> str:
             expected="the app",
             fix="Install it (android_app/README.md), or leave --app out and pass --runner.",
         )
-    packed = FOLDER / "app" / f"{bundle.resolve().name}{SUFFIX}"
+    packed = FOLDER / "app" / f"{bundle.path.resolve().name}{SUFFIX}"
     with _packed_there(bundle, phone, packed, progress):
         # To the app, another user of the system, the shell's files are closed unless they are opened.
         phone.shell("chmod", "755", FOLDER, packed.parent)
@@ -195,7 +196,7 @@ def _pushed(
 
 
 def train(
-    bundle: Path,
+    bundle: Bundle,
     *,
     data: Path,
     steps: int,
@@ -204,7 +205,6 @@ def train(
     recover: bool,
     change_settings: bool,
     held_out: HeldOut | None,
-    engine: str | None,
     serial: str | None,
     runner: Path | None,
     progress: Progress,
@@ -213,14 +213,13 @@ def train(
     """Train on a phone until the run has ``steps`` steps in total; tokens are made here.
 
     Args:
-        bundle: the bundle's folder; it is pushed where the phone lacks it.
+        bundle: it is pushed where the phone lacks it.
         data: examples as JSON Lines.
         run: the run's name there; one that has a state goes on.
         settings: what need not be compiled in, by key; what is not given is the run's, or the bundle's for a new one.
         recover: go on from the last good record of a damaged log.
         change_settings: go on with other settings or data than the run's.
         held_out: what is evaluated on meanwhile.
-        engine: which of the engines that the bundle has programs for; its own where None.
         on_line: called with the runner's line after every step.
 
     Returns:
@@ -230,19 +229,18 @@ def train(
         ZoExportError: something cannot be used, the run diverged, or it was stopped.
     """
     from zoexport.run.train import runtime_settings
-    from zoexport.session.data import reading, write_tokens
+    from zoexport.session.data import reading
 
-    manifest = read_manifest(bundle)
-    place = Place(manifest, run)
-    chosen = runtime_settings(manifest, settings)
+    place = Place(bundle, run)
+    chosen = runtime_settings(bundle, settings)
     phone = choose_phone(serial)
-    reads = reading({**_settings_there(phone, place, manifest), **chosen})
+    reads = reading({**_settings_there(phone, place, bundle), **chosen})
     with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
         examples = Path(folder) / "examples.jsonl"
-        counts = write_tokens(bundle, data, examples, **reads, progress=progress)
+        counts = bundle.write_tokens(data, examples, **reads, progress=progress)
         if held_out is not None:
             tokens = Path(folder) / place.held_out.name
-            write_tokens(bundle, held_out.data, tokens, **reads, progress=progress)
+            bundle.write_tokens(held_out.data, tokens, **reads, progress=progress)
         push(bundle, serial=phone.serial, runner=runner, app=False, progress=progress)
         phone.push(examples, place.examples)
         if held_out is not None:
@@ -250,7 +248,7 @@ def train(
     progress("training", None)
     flags = {"--recover": recover, "--change-settings": change_settings}
     given: list[object] = [flag for flag, on in flags.items() if on]
-    given += _engine(engine)
+    given += _engine(bundle)
     if held_out is not None:
         given += ["--eval-examples", place.held_out]
         for flag, value in (
@@ -263,7 +261,7 @@ def train(
     return {**result, "serial": phone.serial, "run": run, **counts}
 
 
-def _settings_there(phone: Phone, place: Place, manifest: Mapping[str, Any]) -> dict[str, Any]:
+def _settings_there(phone: Phone, place: Place, bundle: Bundle) -> dict[str, Any]:
     """The settings that a run goes on with: its state's on the phone, before those of the bundle."""
     from zoexport.run.train import settings_of_run
 
@@ -271,7 +269,7 @@ def _settings_there(phone: Phone, place: Place, manifest: Mapping[str, Any]) -> 
         for name in _OF_SETTINGS:
             if phone.exists(place.state / name):
                 phone.pull_file(place.state / name, Path(folder) / name)
-        return settings_of_run(Path(folder), manifest)
+        return settings_of_run(Path(folder), bundle)
 
 
 def run_there(
@@ -292,26 +290,26 @@ def run_there(
     for key, value in settings.items():
         text = value if isinstance(value, str) else json.dumps(value)
         arguments += ["--set", f"{key}={text}"]
-    return _ask(phone, place.bundle, "train", arguments, on_line)
+    return _ask(phone, place, "train", arguments, on_line)
 
 
-def _engine(name: str | None) -> list[object]:
-    return [] if name is None else ["--engine", name]
+def _engine(bundle: Bundle) -> list[object]:
+    return [] if bundle.engine is None else ["--engine", bundle.engine]
 
 
 def _ask(
     phone: Phone,
-    bundle: PurePosixPath,
+    place: Place,
     verb: str,
     arguments: Sequence[object],
     on_line: Callable[[str], None],
 ) -> dict[str, Any]:
     """Run a verb of the runner on a phone; the keys of its ``--json``."""
     runner = FOLDER / "runner"
-    line: list[object] = [runner / RUNNER, verb, "--bundle", bundle, *arguments]
+    line: list[object] = [runner / RUNNER, verb, "--bundle", place.bundle, *arguments]
     line += ["--cache", FOLDER / "packed", "--json"]
-    for key in trust.trusted():
-        line += ["--trust", key.line]
+    for key in place.trust.keys:
+        line += ["--trust", key]
     command = shlex.join(map(str, line))
     # glibc's own loader would take this for its libraries' folder too, and Android's for its own.
     if not phone.exists(runner / PROGRAM):
@@ -321,14 +319,13 @@ def _ask(
 
 
 def generate(
-    bundle: Path,
+    bundle: Bundle,
     *,
     prompt: str,
     run: str | None,
     max_new_tokens: int,
     sampling: Sampling,
     stop: Sequence[str],
-    engine: str | None,
     serial: str | None,
     runner: Path | None,
     progress: Progress,
@@ -337,9 +334,8 @@ def generate(
     """Continue a text on a phone, with what a run there has trained.
 
     Args:
-        bundle: the bundle's folder; it is pushed where the phone lacks it.
+        bundle: it is pushed where the phone lacks it.
         run: the run's name there; None: the bundle as it was compiled.
-        engine: as of :func:`train`.
         on_line: called with what the runner writes meanwhile.
 
     Returns:
@@ -348,8 +344,7 @@ def generate(
     Raises:
         ZoExportError: something cannot be used.
     """
-    manifest = read_manifest(bundle)
-    place = Place(manifest, run or "any")
+    place = Place(bundle, run or "any")
     pushed = push(bundle, serial=serial, runner=runner, app=False, progress=progress)
     phone = choose_phone(pushed["serial"])
     arguments: list[object] = ["--prompt", prompt, "--max-new-tokens", max_new_tokens]
@@ -357,13 +352,13 @@ def generate(
         arguments += [f"--{name.replace('_', '-')}", value]
     for text in stop:
         arguments += ["--stop", text]
-    arguments += _engine(engine)
+    arguments += _engine(bundle)
     if run is not None:
         if not phone.exists(place.state / "state.json"):
             raise _no_run(phone, place, run)
         arguments += ["--state", place.state]
     progress("generating", None)
-    result = _ask(phone, place.bundle, "generate", arguments, on_line)
+    result = _ask(phone, place, "generate", arguments, on_line)
     return {**result, "serial": phone.serial, "run": run}
 
 
@@ -398,7 +393,7 @@ def _answer(code: int, output: str, phone: Phone) -> dict[str, Any]:
 
 
 def pull(
-    bundle: Path, *, state: Path, run: str, serial: str | None, force: bool, progress: Progress
+    bundle: Bundle, *, state: Path, run: str, serial: str | None, force: bool, progress: Progress
 ) -> dict[str, Any]:
     """Bring a run's state from a phone.
 
@@ -414,17 +409,14 @@ def pull(
     Raises:
         ZoExportError: there is no such run, or the state cannot be used.
     """
-    from zoexport.session import Session
-
-    manifest = read_manifest(bundle)
-    place = Place(manifest, run)
+    place = Place(bundle, run)
     phone = choose_phone(serial)
     if not phone.exists(place.state / "state.json"):
         raise _no_run(phone, place, run)
     progress("copying the state", None)
     with atomic_folder(state, replace=force) as folder:
         phone.pull(place.state, folder)
-        with Session.open(bundle) as session:
+        with bundle.session() as session:
             session.attach(folder, read_only=True, last=True)
             steps = session.info.steps
     return {"serial": phone.serial, "run": run, "state": str(state), "steps": steps}
