@@ -78,6 +78,11 @@ RECORDS = b"""\xef\xbb\xbf{"text": "a \\u00e9"}
 """
 
 
+def _on_one_line(path: Path) -> bytes:
+    """A JSON file without the line breaks that people read it by."""
+    return json.dumps(json.loads(path.read_bytes())).encode()
+
+
 def write(folder: Path) -> None:
     """Write all seeds."""
     with tempfile.TemporaryDirectory() as work:
@@ -99,12 +104,11 @@ def _write(work: Path, folder: Path) -> None:
     }
     for name, make in makers.items():
         make(work / name)
-        manifest = (work / name / "manifest.json").read_bytes()
-        keep("manifest", name, manifest)
+        keep("manifest", name, _on_one_line(work / name / "manifest.json"))
         keep("safetensors", name, (work / name / "adapter.safetensors").read_bytes())
     pack(Bundle.open(work / "prge"), work / "packed", force=True, progress=lambda *_: None)
     keep("packed", "prge", (work / "packed").read_bytes())
-    keep("canonical", "manifest", (work / "prge" / "manifest.json").read_bytes())
+    keep("canonical", "manifest", _on_one_line(work / "prge" / "manifest.json"))
     for number, text in enumerate(
         (b'{"b":[1,-2.50e-3,true,null,"\\u00e9\\n"],"a":{"x":{}}}', b"[]", b"1e5")
     ):

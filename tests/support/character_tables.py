@@ -56,7 +56,7 @@ def _ranges(inside: Callable[[str], bool]) -> Iterator[str]:
     start = 0
     for index, code in enumerate(codes, start=1):
         if index == len(codes) or codes[index] != code + 1:
-            yield f"{{{codes[start]:#x},{code:#x}}}"
+            yield f"{{{codes[start]},{code}}}"
             start = index
 
 

@@ -81,22 +81,19 @@ def _ranges(classes: dict[int, int]) -> Iterator[tuple[int, int, int]]:
 def table(declaration: str, rows: Iterable[str]) -> str:
     lines, line = [], ""
     for row in rows:
-        if len(line) + len(row) + 2 > _WIDTH:
+        if len(line) + len(row) + 1 > _WIDTH:
             lines.append(line)
             line = ""
-        line += (" " if line else "") + row + ","
-    return "\n".join([f"const {declaration}[] = {{", *lines, line, "};"])
+        line += row + ","
+    return "\n".join([f"constexpr {declaration}[] = {{", *lines, line, "};"])
 
 
 def decomposition_tables(name: str, entries: dict[int, str]) -> list[str]:
     pool = "".join(entries[code] for code in sorted(entries))
-    rows, start = [], 0
-    for code in sorted(entries):
-        rows.append(f"{{{code:#x},{start},{len(entries[code])}}}")
-        start += len(entries[code])
+    rows = (f"{{{code},{len(entries[code])}}}" for code in sorted(entries))
     return [
         table(f"Decomposition k{name}", rows),
-        table(f"uint32_t k{name}Text", (f"{ord(character):#x}" for character in pool)),
+        table(f"uint32_t k{name}Text", (str(ord(character)) for character in pool)),
     ]
 
 
@@ -116,11 +113,11 @@ def text() -> str:
             *decomposition_tables("Compatible", compatible),
             table(
                 "Composition kCompositions",
-                (f"{{{a:#x},{b:#x},{made:#x}}}" for (a, b), made in compositions),
+                (f"{{{a},{b},{made}}}" for (a, b), made in compositions),
             ),
             table(
                 "CombiningRange kCombining",
-                (f"{{{a:#x},{b:#x},{kind}}}" for a, b, kind in _ranges(_classes())),
+                (f"{{{a},{b},{kind}}}" for a, b, kind in _ranges(_classes())),
             ),
             "",
         ]

@@ -17,6 +17,8 @@ struct Range {
 
 #include "session/text/character_tables.inc"
 
+constexpr Decompositions kLowers(kLower, kLowerText);
+
 template <size_t N>
 bool inside(const Range (&ranges)[N], char32_t character) {
   const auto* range = std::upper_bound(std::begin(ranges), std::end(ranges), uint32_t{character},
@@ -35,13 +37,10 @@ bool is_numeric(char32_t character) { return inside(kNumeric, character); }
 bool is_of_words(char32_t character) { return inside(kOfWords, character); }
 
 void append_lower(std::string& text, char32_t character) {
-  const Decomposition* entry = find(kLower, character);
-  if (entry == nullptr) {
-    append_character(text, character);
-    return;
+  const auto append = [&](uint32_t one) { append_character(text, one); };
+  if (!kLowers.each(character, append)) {
+    append(character);
   }
-  std::for_each(kLowerText + entry->start, kLowerText + entry->start + entry->length,
-                [&](uint32_t one) { append_character(text, one); });
 }
 
 }  // namespace zoexport

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -10,17 +11,37 @@ namespace zoexport {
 
 struct Decomposition {
   uint32_t code;
-  uint16_t start;  // in the table's text
-  uint8_t length;
+  uint8_t length;  // how many characters it becomes, behind those of the entries before
 };
 
-// The entry of a character, or null. The table is in the order of codes.
-template <size_t N>
-const Decomposition* find(const Decomposition (&table)[N], uint32_t code) {
-  const auto* entry =
-      std::lower_bound(std::begin(table), std::end(table), code,
-                       [](const Decomposition& candidate, uint32_t value) { return candidate.code < value; });
-  return entry != std::end(table) && entry->code == code ? entry : nullptr;
-}
+// Entries in the order of their codes, and the text of all of them.
+template <size_t N, size_t M>
+class Decompositions {
+ public:
+  constexpr Decompositions(const Decomposition (&table)[N], const uint32_t (&text)[M]) : table_(table), text_(text) {
+    for (size_t entry = 0; entry < N; ++entry) {
+      starts_[entry + 1] = static_cast<uint16_t>(starts_[entry] + table[entry].length);
+    }
+  }
+
+  // Calls take with each character that this one becomes; false where it has no entry.
+  template <typename Take>
+  bool each(uint32_t code, Take take) const {
+    const auto* entry =
+        std::lower_bound(std::begin(table_), std::end(table_), code,
+                         [](const Decomposition& candidate, uint32_t value) { return candidate.code < value; });
+    if (entry == std::end(table_) || entry->code != code) {
+      return false;
+    }
+    const auto index = static_cast<size_t>(entry - table_);
+    std::for_each(text_ + starts_[index], text_ + starts_[index + 1], take);
+    return true;
+  }
+
+ private:
+  const Decomposition (&table_)[N];
+  const uint32_t (&text_)[M];
+  std::array<uint16_t, N + 1> starts_{};
+};
 
 }  // namespace zoexport

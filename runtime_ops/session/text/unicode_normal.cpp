@@ -25,6 +25,9 @@ struct CombiningRange {
 
 #include "session/text/unicode_tables.inc"
 
+constexpr Decompositions kCanonicals(kCanonical, kCanonicalText);
+constexpr Decompositions kCompatibles(kCompatible, kCompatibleText);
+
 // Syllables of Hangul, which are made of two or three letters by arithmetic.
 constexpr uint32_t kSyllables = 0xAC00;
 constexpr uint32_t kLeading = 0x1100;
@@ -57,11 +60,7 @@ void decompose(uint32_t code, bool compatible, std::vector<Character>& into) {
     if (index % kTrailingCount != 0) {
       add(kTrailing + index % kTrailingCount);
     }
-  } else if (const Decomposition* entry = compatible ? find(kCompatible, code) : nullptr) {
-    std::for_each(kCompatibleText + entry->start, kCompatibleText + entry->start + entry->length, add);
-  } else if (const Decomposition* canonical = find(kCanonical, code)) {
-    std::for_each(kCanonicalText + canonical->start, kCanonicalText + canonical->start + canonical->length, add);
-  } else {
+  } else if (!(compatible && kCompatibles.each(code, add)) && !kCanonicals.each(code, add)) {
     add(code);
   }
 }
