@@ -153,13 +153,8 @@ class Bundle(session.Bundle):
         """
         from zoexport.compiler.parity import parity
 
-        return parity(
-            self,
-            steps=steps,
-            model=model,
-            dump=None if dump is None else Path(dump),
-            progress=progress,
-        )
+        folder = None if dump is None else Path(dump)
+        return Parity(**parity(self, steps=steps, model=model, dump=folder, progress=progress))
 
     def export_adapter(
         self,

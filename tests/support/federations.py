@@ -121,7 +121,7 @@ def federation(
     store: type[Store] = Store,
 ) -> Iterator[Coordinator]:
     """A coordinator over a store in ``folder/server``."""
-    with store.opened(folder / "server", terms, sample) as opened:
+    with store.opened(folder / "server", terms, sample, bundle) as opened:
         yield Coordinator(
             opened,
             Bundle.open(bundle),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,12 +15,52 @@ from zoexport.cli.groups import Verbs
 if TYPE_CHECKING:
     from zoexport.api import Bundle
 
-_FORMAT = click.option(
-    "--format",
-    "kind",
-    help="Whose files: peft (the default), mlx or gguf; of chosen weights sparse (the default), of all or chosen ones"
-    " hf; merged: a whole model with what was trained.",
-)
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def exporting(function: F) -> F:
+    """What ``adapter export`` and ``federate export`` write."""
+    for option in (
+        options.common,
+        options.force,
+        click.option(
+            "--model",
+            help="The original model, if not where it was compiled from; of merged and hf.",
+        ),
+        click.option(
+            "--dtype",
+            help="The weights of merged and hf: fp16, bf16 or fp32. Default: those of the original model.",
+        ),
+        click.option(
+            "--outtype", help="The numbers of a GGUF file: f32 (the default), f16 or q8_0."
+        ),
+        click.option(
+            "-o",
+            "--output",
+            type=options.PATH,
+            required=True,
+            help="The adapter's folder; of gguf, its file.",
+        ),
+        click.option(
+            "--format",
+            "kind",
+            help="Whose files: peft (the default), mlx or gguf; of chosen weights sparse (the default), of all or "
+            "chosen ones hf; merged: a whole model with what was trained.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def write_adapter(
+    bundle: Bundle, kind: str | None, output: Path, as_json: bool, **given: Any
+) -> None:
+    """Write what :func:`exporting` asks for, and show what it is."""
+    with output_of_libraries():
+        found = bundle.export_adapter(output, format=kind, **given)
+    result = found.as_dict()
+    rows = [(name, result[name]) for name in ("adapter", "steps", "tensors")]
+    emit(result, [f"Exported as {result['format']}.", *table(rows)], as_json=as_json)
 
 
 @click.group(cls=Verbs)
@@ -30,26 +71,9 @@ def adapter() -> None:
 @adapter.command("export")
 @options.bundle
 @click.option("--state", type=options.PATH, help="The trained state; without it, as compiled.")
-@_FORMAT
-@click.option(
-    "-o",
-    "--output",
-    type=options.PATH,
-    required=True,
-    help="The adapter's folder; of gguf, its file.",
-)
-@click.option("--outtype", help="The numbers of a GGUF file: f32 (the default), f16 or q8_0.")
-@click.option(
-    "--dtype",
-    help="The weights of merged and hf: fp16, bf16 or fp32. Default: those of the original model.",
-)
-@click.option(
-    "--model", help="The original model, if not where it was compiled from; of merged and hf."
-)
 @options.last
-@options.force
-@options.common
-def export(bundle: Bundle, kind: str | None, output: Path, as_json: bool, **given: Any) -> None:
+@exporting
+def export(**given: Any) -> None:
     """Write the adapter of a state of BUNDLE, the pending update applied.
 
     \b
@@ -57,11 +81,7 @@ def export(bundle: Bundle, kind: str | None, output: Path, as_json: bool, **give
     zoexport adapter export model.bundle --state run --format gguf -o adapter.gguf
     zoexport adapter export model.bundle --state run --format merged -o model
     """
-    with output_of_libraries():
-        found = bundle.export_adapter(output, format=kind, **given)
-    result = found.as_dict()
-    rows = [(name, result[name]) for name in ("adapter", "steps", "tensors")]
-    emit(result, [f"Exported as {result['format']}.", *table(rows)], as_json=as_json)
+    write_adapter(**given)
 
 
 @adapter.command("import")

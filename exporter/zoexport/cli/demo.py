@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.core.errors import ZoExportError
+from zoexport.core.figures import loss_curve, table
 from zoexport.core.recipes import read_recipe
 from zoexport.data.samples import sentences
-from zoexport.tools.figures import loss_curve, table
 
 MODEL = "smollm2-135m"
 RECIPE = "smollm2-135m-mebp"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from zoexport.cli import options
+from zoexport.cli.adapter import exporting, write_adapter
 from zoexport.cli.console import emit, output_of_libraries, size, table
 from zoexport.cli.groups import Verbs
 from zoexport.cli.progress import Phases
@@ -17,6 +18,7 @@ from zoexport.cli.rounds import Rounds
 
 if TYPE_CHECKING:
     from zoexport.api import Bundle
+    from zoexport.core.trust import Trust
     from zoexport.data.sources import DataSource
     from zoexport.federated.privacy import Privacy
 
@@ -309,6 +311,26 @@ def client(
             privacy=privacy,
             progress=phases,
         )
+
+
+@federate.command()
+@click.argument("run", metavar="RUN", type=options.PATH)
+@click.option("--bundle", type=options.PATH, help="The bundle, if not where the federation began.")
+@options.trust
+@exporting
+def export(run: Path, bundle: Path | None, trust: Trust | None, **given: Any) -> None:
+    """Write the newest model of the federation in folder RUN as an adapter.
+
+    RUN is what --state of 'federate server' or 'federate simulate' named; 'eval', 'generate' and 'inspect' take it too.
+
+    \b
+    zoexport federate export fed -o adapter
+    zoexport federate export fed --format gguf -o adapter.gguf
+    """
+    from zoexport.api import Bundle
+    from zoexport.federated.store import bundle_of
+
+    write_adapter(Bundle.open(bundle or bundle_of(run), trust=trust), state=run, **given)
 
 
 def _federate(

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("path", metavar="BUNDLE | STATE | MASK", type=options.PATH)
+@click.argument("path", metavar="BUNDLE | STATE | FEDERATION | MASK", type=options.PATH)
 @click.option("--state", type=options.PATH, help="Of a bundle: show this state of it instead.")
 @options.trust
 @options.common
 def inspect(path: Path, state: Path | None, trust: Trust | None, as_json: bool) -> int:
-    """Check a bundle's files, a training state or a mask file, and show what is in it.
+    """Check a bundle's files, a training state, a federation or a mask file, and show what is in it.
 
     The exit code is 1 when a state's log is damaged.
 
@@ -31,6 +31,7 @@ def inspect(path: Path, state: Path | None, trust: Trust | None, as_json: bool) 
     zoexport inspect run
     zoexport inspect smollm2.mask
     """
+    from zoexport.federated import FEDERATION
     from zoexport.session import Bundle
 
     if state is not None:
@@ -40,8 +41,26 @@ def inspect(path: Path, state: Path | None, trust: Trust | None, as_json: bool) 
         return 0
     if (path / "state.json").is_file():
         return _inspect_state(path, None, as_json)
+    if (path / FEDERATION).is_file():
+        _inspect_federation(path, as_json)
+        return 0
     _inspect_bundle(Bundle.open(path, trust=trust), as_json)
     return 0
+
+
+def _inspect_federation(folder: Path, as_json: bool) -> None:
+    from zoexport.tools.describe import describe_federation
+
+    with output_of_libraries():
+        found = describe_federation(folder)
+    rows = [("bundle", found["bundle_id"][:12]), ("clients a round", found["sample"])]
+    if found["loss_of_last_round"] is not None:
+        rows.append(("loss of the last round", f"{found['loss_of_last_round']:.4f}"))
+    if found["evaluation"] is not None:
+        rows.append(("held out", f"{found['evaluation']['loss']:.4f}"))
+    title = f"A federation after {found['rounds']} rounds"
+    lines = [title, *table(rows), "Settings", *table(sorted(found["settings"].items()))]
+    emit(found, lines, as_json=as_json)
 
 
 def _inspect_state(state: Path, bundle: Bundle | None, as_json: bool) -> int:

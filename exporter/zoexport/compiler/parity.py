@@ -33,7 +33,6 @@ from zoexport.core.step_plan import differences_of
 from zoexport.core.types import Progress
 from zoexport.data.examples import Example
 from zoexport.methods import config_of, methods
-from zoexport.run.results import Parity
 from zoexport.session import Bundle
 from zoexport.trained import kind_of
 
@@ -111,8 +110,8 @@ def _difference(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
 
 def parity(
     bundle: Bundle, *, steps: int, model: str | None, dump: Path | None, progress: Progress
-) -> Parity:
-    """See :meth:`zoexport.Bundle.parity`; values are compared by name."""
+) -> dict[str, Any]:
+    """See :meth:`zoexport.Bundle.parity`; values are compared by name. The keys of ``parity --json``."""
     bundle.verify()
     manifest = bundle.manifest
     with contextlib.ExitStack() as stack:
@@ -159,17 +158,17 @@ def parity(
             compared.state, state_error(session.state(), _arrays(reference.finished()))
         )
     bounds = tolerances.bounds(config)
-    return Parity(
-        passed=compared.within(bounds),
-        steps=steps,
-        max_relative_loss_error=compared.loss,
-        max_relative_state_error=compared.state,
-        max_relative_gradient_error=compared.gradient,
-        max_relative_difference_error=compared.difference,
-        difference_resolution=None if arithmetic is None else compared.resolution,
-        bounds=bounds,
-        runner=f"session ({manifest['engine']})",
-    )
+    return {
+        "passed": compared.within(bounds),
+        "steps": steps,
+        "max_relative_loss_error": compared.loss,
+        "max_relative_state_error": compared.state,
+        "max_relative_gradient_error": compared.gradient,
+        "max_relative_difference_error": compared.difference,
+        "difference_resolution": None if arithmetic is None else compared.resolution,
+        "bounds": bounds,
+        "runner": f"session ({manifest['engine']})",
+    }
 
 
 def _divisor(manifest: Mapping[str, Any]) -> Callable[[Sequence[float]], float]:

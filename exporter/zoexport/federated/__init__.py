@@ -5,3 +5,6 @@
 count; ``store`` is the server's folder and ``coordinator`` runs its rounds. Flower is imported by ``flower`` and by
 what starts it.
 """
+
+FEDERATION = "federation.json"
+"""What a federation's folder has, and no run's."""

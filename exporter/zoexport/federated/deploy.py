@@ -90,7 +90,7 @@ def serve(
     flower.prepare()
     keys = access.keys()
     terms = terms_of(bundle, algorithm, steps, settings)
-    with Store.opened(state, terms, sample) as store:
+    with Store.opened(state, terms, sample, bundle.path) as store:
         shown = store.version()
     home = _write_app(state)
     job: dict[str, Any] = {

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from zoexport.core.figures import check_can_draw, new_figure, save_png, table
 from zoexport.core.files import atomic_folder
 from zoexport.federated.store import read_federation
-from zoexport.tools.figures import check_can_draw, new_figure, save_png, table
 
 PAGE, PICTURE = "federation.md", "federation.png"
 HEADER = ("round", "clients", "refused", "loss", "held out", "up", "down", "GFLOP", "s")

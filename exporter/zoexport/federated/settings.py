@@ -10,7 +10,7 @@ from zoexport.core.step_plan import differences_of
 from zoexport.federated import models
 from zoexport.federated.terms import ALGORITHMS, SCALARS, Terms
 from zoexport.federated.terms import algorithm as chosen_algorithm
-from zoexport.run.train import runtime_settings
+from zoexport.methods import runtime_settings
 from zoexport.session import Bundle, no_programs
 from zoexport.session.data import reading
 
@@ -33,7 +33,7 @@ def terms_of(
             do not go with.
     """
     manifest = bundle.manifest
-    given = runtime_settings(bundle, settings)
+    given = runtime_settings(bundle.method, settings)
     if given.get("lr_scheduler_type", "constant") != "constant":
         raise ConfigError(
             "setting 'lr_scheduler_type'",

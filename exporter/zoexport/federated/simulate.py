@@ -82,7 +82,7 @@ def simulate(
     divided = shards.divided(data, clients, division, terms.seed)
     with contextlib.ExitStack() as stack:
         folder = state or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zoexport-")))
-        store = stack.enter_context(Store.opened(folder, terms, sample))
+        store = stack.enter_context(Store.opened(folder, terms, sample, bundle.path))
         _write_shards(bundle, data, divided, terms.loss, folder, progress)
         evaluator = None
         if test is not None:

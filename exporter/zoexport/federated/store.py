@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import secrets
 import time
@@ -24,11 +25,11 @@ from typing import IO, Any
 
 from zoexport.core.errors import StateError
 from zoexport.core.files import atomic_file, private_folder, write_json
-from zoexport.federated import models
+from zoexport.federated import FEDERATION, models
 from zoexport.federated.models import Model
 from zoexport.federated.terms import Terms
+from zoexport.session import Session
 
-_FEDERATION = "federation.json"
 _SCHEMA = 1
 _KEPT = 2
 _LOCK_SECONDS, _LOCK_POLL = 10.0, 0.1
@@ -46,8 +47,13 @@ class Store:
 
     @classmethod
     @contextlib.contextmanager
-    def opened(cls, folder: Path, terms: Terms, sample: int) -> Iterator[Store]:
+    def opened(
+        cls, folder: Path, terms: Terms, sample: int, bundle: Path = Path()
+    ) -> Iterator[Store]:
         """The federation in a folder, made where there is none, and locked.
+
+        Args:
+            bundle: the folder of the bundle, for :func:`bundle_of`.
 
         Raises:
             StateError: it is of other terms, damaged, or another process runs it. ConfigError: it cannot be written.
@@ -56,7 +62,7 @@ class Store:
         private_folder(folder)
         with (folder / "lock").open("a") as lock:
             store._take(lock)
-            store._begin()
+            store._begin(bundle)
             yield store
 
     def _take(self, lock: IO[str]) -> None:
@@ -75,12 +81,13 @@ class Store:
                     ) from error
             time.sleep(_LOCK_POLL)
 
-    def _begin(self) -> None:
-        path = self.folder / _FEDERATION
+    def _begin(self, bundle: Path) -> None:
+        path = self.folder / FEDERATION
         now = {**self.terms.as_dict(), "sample": self.sample}
         if not path.exists():
             self.federation = secrets.token_hex(8)
-            write_json(path, {"schema": _SCHEMA, "federation": self.federation, "terms": now})
+            content = {"schema": _SCHEMA, "federation": self.federation, "terms": now}
+            write_json(path, {**content, "bundle": str(bundle.resolve())})
             return
         known = read_federation(self.folder)
         self.federation, before = known["federation"], known["terms"]
@@ -197,7 +204,7 @@ def read_federation(folder: Path) -> dict[str, Any]:
     Raises:
         StateError: none, damaged, or of a newer release.
     """
-    path = folder / _FEDERATION
+    path = folder / FEDERATION
     content = _read_json(path)
     if content.get("schema") != _SCHEMA:
         raise StateError(
@@ -207,6 +214,59 @@ def read_federation(folder: Path) -> dict[str, Any]:
             fix="Use the zoexport that made it, or choose another folder.",
         )
     return content
+
+
+def bundle_of(folder: Path) -> Path:
+    """Where the bundle of a federation was when that began.
+
+    Raises:
+        StateError: as for :func:`read_federation`.
+    """
+    return Path(read_federation(folder)["bundle"])
+
+
+def of_folder(folder: Path) -> Store:
+    """The federation in a folder, for reading; another process may run it.
+
+    Raises:
+        StateError: as for :func:`read_federation`.
+    """
+    terms = dict(read_federation(folder)["terms"])
+    sample = terms.pop("sample")
+    return Store(folder, Terms.of(terms), sample)
+
+
+def load(session: Session, folder: Path) -> int:
+    """Make a federation's newest model the values of a session that has taken no step.
+
+    Returns:
+        The steps of a client until then, of all rounds together.
+
+    Raises:
+        StateError: the folder is damaged, or its federation is of another bundle.
+    """
+    store = of_folder(folder)
+    terms, bundle = store.terms, session.info.bundle_id
+    if terms.bundle != bundle:
+        raise StateError(
+            f"federation {folder}",
+            found=f"a federation of bundle {terms.bundle[:16]}...",
+            expected=f"one of bundle {bundle[:16]}...",
+            fix="Name the bundle that the federation trains.",
+        )
+    version = store.version()
+    if version:
+        slots = {slot.name: math.prod(slot.shape) for slot in models.trained_slots(session)}
+        model = store.kept_model(version, slots)
+        if model is None:
+            raise StateError(
+                f"federation {folder}",
+                found=f"no whole model of version {version}",
+                expected="what its last round made",
+                fix="Run its server again: it makes the model again from the rounds.",
+            )
+        models.write(session, model)
+    return version * terms.steps
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from zoexport.core.errors import ConfigError
 from zoexport.run.results import Generated
+from zoexport.run.states import attach
 from zoexport.session import Bundle, Generation, OnText, Sampling, Session
 from zoexport.session.abi import Closing
 from zoexport.session.data import prompts_of
@@ -153,7 +154,7 @@ def generator(
     """Open the bundle once to generate several texts, with adapters that are switched in between.
 
     Args:
-        state: a training state, whose pending update is applied; it stays as it is.
+        state: a training state, whose pending update is applied, or a federation's folder; it stays as it is.
         adapters: by name, what ``adapter export`` wrote; :meth:`Generator.load_adapter` takes more of them.
         last: the state's values of the last step, also where the run keeps its best.
 
@@ -166,7 +167,7 @@ def generator(
     opened = Generator(bundle.session(), bundle)
     try:
         if state is not None:
-            opened.session.attach(Path(state), read_only=True, last=last)
+            attach(opened.session, Path(state), last=last)
         for name, adapter in (adapters or {}).items():
             opened.load_adapter(name, Path(adapter))
     except BaseException:

@@ -16,7 +16,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
-from zoexport.core.config import as_dict, keys_of, parse
 from zoexport.core.errors import ConfigError, StateError
 from zoexport.core.types import Progress, silent
 from zoexport.data.sources import Data, as_file
@@ -24,6 +23,7 @@ from zoexport.run.answers import answered, read_questions
 from zoexport.run.generate import generator
 from zoexport.run.logging import Reports, reports
 from zoexport.run.results import Evaluated, Trained
+from zoexport.run.states import attach
 from zoexport.session import Bundle, StepEvaluation, Validation, describe_state, memory_usage
 from zoexport.session import StepProgress as Step
 from zoexport.session.data import reading
@@ -118,7 +118,7 @@ def train(
         ZoExportError: something cannot be used, the run diverged, or it was stopped.
     """
     folder = Path(state)
-    chosen = runtime_settings(bundle, by_key, settings)
+    chosen = _chosen(bundle, by_key, settings)
     reads = reading({**settings_of_run(folder, bundle), **chosen})
     watched = reports(tuple(report_to), folder)
     run = _Run(progress, watched)
@@ -225,7 +225,7 @@ def evaluate(
     Raises:
         ZoExportError: something cannot be used.
     """
-    chosen = runtime_settings(bundle, by_key, settings)
+    chosen = _chosen(bundle, by_key, settings)
     for key in chosen:
         if key not in _OF_EVALUATIONS:
             raise ConfigError(
@@ -240,7 +240,7 @@ def evaluate(
         questions = read_questions(file) if generate else []
         with bundle.session() as session:
             if folder is not None:
-                session.attach(folder, read_only=True, last=last)
+                attach(session, folder, last=last)
             session.configure(**chosen)
             with bundle.examples(file, **reads, progress=progress) as (dataset, counts):
                 progress("evaluating", None)
@@ -271,26 +271,14 @@ def settings_of_run(state: Path, bundle: Bundle) -> dict[str, Any]:
     return settings
 
 
-def runtime_settings(
-    bundle: Bundle, by_key: Mapping[str, Any] | None, named: Mapping[str, Any] | None = None
+def _chosen(
+    bundle: Bundle, by_key: Mapping[str, Any] | None, named: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Settings of ``train --set`` with their types, checked by the method's own rules.
-
-    Args:
-        by_key: under their keys. named: more of them, as keyword arguments are named.
-
-    Raises:
-        ConfigError: unknown, impossible, or compiled into the bundle.
-    """
     if not by_key and not named:
         return {}  # a process that trains need not load the methods
-    from zoexport.methods import methods
+    from zoexport.methods import runtime_settings
 
-    method = methods.get(bundle.method).config
-    settings = {**(by_key or {}), **keys_of(method, named or {})}
-    config: Any = parse(method, settings, runtime_only=True)
-    chosen = as_dict(config)
-    return {key: chosen[key] for key in settings}
+    return runtime_settings(bundle.method, by_key, named)
 
 
 class _Run:

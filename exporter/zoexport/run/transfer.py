@@ -14,6 +14,7 @@ from zoexport.core.errors import ConfigError, nearest
 from zoexport.core.files import atomic_folder, refuse_existing
 from zoexport.methods import config_of
 from zoexport.run.results import Exported, Imported
+from zoexport.run.states import attach
 from zoexport.session import Bundle, Session, no_programs
 from zoexport.trained import DTYPES, MERGED, Output, Slots, Trained, kind_of, kinds
 from zoexport.trained.model_files import save_model
@@ -41,10 +42,8 @@ def export_adapter(
     refuse_existing(output, replace=force)
     with bundle.session(engine=no_programs) as session:
         initial = _values(session) if kind == "sparse" else {}
-        if state is not None:
-            session.attach(state, read_only=True, last=last)
+        steps = 0 if state is None else attach(session, state, last=last)
         slots = _values(session)
-        steps = session.info.steps
     wanted = Output(kind, output, force, outtype, dtype, model)
     if kind == MERGED:
         write_merged(trained, wanted, slots, bundle)

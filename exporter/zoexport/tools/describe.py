@@ -78,6 +78,29 @@ def describe_state(state: Path, bundle: Bundle | None = None) -> dict[str, Any]:
     return {"state": str(state), **found}
 
 
+def describe_federation(folder: Path) -> dict[str, Any]:
+    """What a federation has agreed on, and how far it is.
+
+    Raises:
+        StateError: its folder is damaged.
+    """
+    from zoexport.federated.store import of_folder
+
+    store = of_folder(folder)
+    rounds = store.version()
+    last = store.round(rounds - 1) if rounds else {}
+    terms = store.terms.as_dict()
+    return {
+        "federation": str(folder),
+        "bundle_id": terms.pop("bundle"),
+        "rounds": rounds,
+        "sample": store.sample,
+        "loss_of_last_round": last.get("loss"),
+        "evaluation": last.get("evaluation"),
+        "settings": terms,
+    }
+
+
 def describe_mask(path: Path) -> dict[str, Any]:
     """Where a mask comes from, and how many weights of each matrix it chooses.
 

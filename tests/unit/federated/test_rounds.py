@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from pathlib import Path
 
@@ -17,12 +18,15 @@ from tests.support.federations import (
     federation,
     terms_of,
 )
+from zoexport.api import Bundle
+from zoexport.cli.main import run
 from zoexport.core.errors import ConfigError, StateError
 from zoexport.federated import models
 from zoexport.federated.aggregate import Replayer
 from zoexport.federated.protocol import Reply, Request, Trajectory
 from zoexport.federated.store import Store, read_federation
-from zoexport.session import Bundle, Session, no_programs
+from zoexport.run.states import attach
+from zoexport.session import Session, no_programs
 
 
 @pytest.fixture(scope="module")
@@ -335,3 +339,39 @@ def test_a_folder_is_for_one_server_at_a_time(
     threading.Timer(0.3, first.__exit__, (None, None, None)).start()
     with Store.opened(tmp_path, terms, 1) as second:
         assert second.version() == 0
+
+
+def test_the_newest_model_is_read_as_a_run_is(
+    bundle: Path, undisturbed: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fed = Path(str(undisturbed["folder"])) / "server"
+    with Session.open(bundle, engine=no_programs) as session:
+        assert attach(session, fed, last=False) == 3 * terms_of(bundle).steps
+        model = models.read(session, models.trained_slots(session))
+    assert models.digest(model) == undisturbed["digest"]
+    opened = Bundle.open(bundle)
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"text": "It was great."}\n')
+    assert opened.evaluate(data, state=fed).loss != opened.evaluate(data).loss
+    assert run(["federate", "export", str(fed), "-o", str(tmp_path / "adapter")]) == 0
+    opened.import_adapter(tmp_path / "adapter", state=tmp_path / "state")
+    assert opened.evaluate(data, state=tmp_path / "state") == opened.evaluate(data, state=fed)
+    capsys.readouterr()
+    assert run(["inspect", str(fed), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["rounds"], found["bundle_id"]) == (3, opened.id)
+
+
+def test_a_folder_that_is_not_this_bundle_s_federation(
+    bundle: Path, undisturbed: dict[str, object], tmp_path: Path, compiler: Compiler
+) -> None:
+    fed = tmp_path / "fed"
+    shutil.copytree(Path(str(undisturbed["folder"])) / "server", fed)
+    other = Bundle.open(compiler.bundle("llama", "mebp"))
+    with pytest.raises(StateError, match="a federation of bundle"):
+        other.export_adapter(tmp_path / "adapter", state=fed)
+    (newest,) = fed.glob("models/model-3.*")
+    newest.write_bytes(newest.read_bytes()[:-1])
+    with pytest.raises(StateError, match="no whole model of version 3"):
+        Bundle.open(bundle).export_adapter(tmp_path / "adapter", state=fed)
+    assert not (tmp_path / "adapter").exists()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from zoexport.core.errors import ConfigError
-from zoexport.tools.figures import loss_curve, smoothed, table
+from zoexport.core.figures import loss_curve, smoothed, table
 
 
 def test_smoothing_starts_at_the_first_loss() -> None:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from zoexport.core.figures import check_can_draw as _check_can_draw
+from zoexport.core.figures import new_figure, save_png, table
 from zoexport.tools.bench.matrix import first_order
-from zoexport.tools.figures import check_can_draw as _check_can_draw
-from zoexport.tools.figures import new_figure, save_png, table
 
 JSON, MARKDOWN, PICTURE = "bench.json", "bench.md", "bench.png"
 _HEADER = (

@@ -228,11 +228,11 @@ def train(
     Raises:
         ZoExportError: something cannot be used, the run diverged, or it was stopped.
     """
-    from zoexport.run.train import runtime_settings
+    from zoexport.methods import runtime_settings
     from zoexport.session.data import reading
 
     place = Place(bundle, run)
-    chosen = runtime_settings(bundle, settings)
+    chosen = runtime_settings(bundle.method, settings)
     phone = choose_phone(serial)
     reads = reading({**_settings_there(phone, place, bundle), **chosen})
     with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
