@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 from pathlib import Path
@@ -29,6 +30,7 @@ KEYS = {
     "peak_anonymous_mb",
 }
 PROMPT = "The film is a warm and funny story"
+MOST = ("--max-new-tokens", "12")
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,7 @@ def test_text_is_that_of_the_tokens(bundle: Path, capsys: pytest.CaptureFixture[
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(bundle)
-    options = [str(bundle), "--prompt", PROMPT, "--max-new-tokens", "12", "--json"]
+    options = [str(bundle), "--prompt", PROMPT, "--no-chat-template", *MOST, "--json"]
     (result,) = said(capsys, *options)
     assert result.keys() == KEYS
     assert result["text"] == tokenizer.decode(result["tokens"])
@@ -66,7 +68,7 @@ def test_every_line_of_a_file_is_continued(
     data = tmp_path / "prompts.jsonl"
     prompts = [PROMPT, "Numbers such as 0 1 2", "café"]
     data.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
-    results = said(capsys, str(bundle), "--data", str(data), "--max-new-tokens", "5")
+    results = said(capsys, str(bundle), "--data", str(data), "--max-new-tokens", "5", "--json")
     opened = Bundle.open(bundle)
     expected = [opened.generate(prompt, max_new_tokens=5).tokens for prompt in prompts]
     assert [result["tokens"] for result in results] == expected
@@ -80,15 +82,37 @@ def test_conversations_are_answered(
     turns = [{"role": "user", "content": "Is it good?"}, {"role": "assistant", "content": "Yes"}]
     records: list[Any] = [{"messages": turns[:1]}, {"messages": turns}, {"prompt": PROMPT}]
     data.write_text("".join(json.dumps(record) + "\n" for record in records))
-    first, second, third = said(capsys, str(bundle), "--data", str(data), "--max-new-tokens", "5")
+    options = [str(bundle), "--data", str(data), "--max-new-tokens", "5"]
+    first, second, third = said(capsys, *options, "--json")
     opened = Bundle.open(bundle)
     assert first["tokens"] == second["tokens"]
     assert first["tokens"] == opened.generate(turns[:1], max_new_tokens=5).tokens
     assert third["tokens"] == opened.generate(PROMPT, max_new_tokens=5).tokens
+    assert run(["generate", *options]) == 0  # text, for people
+    assert capsys.readouterr().out == "".join(f"{one['text']}\n" for one in (first, second, third))
+
+
+def test_prompts_are_asked_in_a_conversation(
+    bundle: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Bundle.open(bundle)
+
+    def turns(text: str, *first: str) -> list[dict[str, str]]:
+        made = [{"role": "system", "content": one} for one in first]
+        return [*made, {"role": "user", "content": text}]
+
+    monkeypatch.setattr("sys.stdin", io.StringIO("Two\nlines"))
+    options = [str(bundle), "--prompt", r"One\\n\nline", "--prompt", "-", *MOST, "--json"]
+    asked = [turns("One\\n\nline"), turns("Two\nlines")]
+    found = [one["tokens"] for one in said(capsys, *options)]
+    assert found == [opened.generate(one, max_new_tokens=12).tokens for one in asked]
+    (found,) = said(capsys, str(bundle), "--prompt", "a", "--system", "Be short.", *MOST, "--json")
+    expected = opened.generate(turns("a", "Be short."), max_new_tokens=12)
+    assert found["tokens"] == expected.tokens
 
 
 def test_a_text_ends_before_a_stop_string(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = [str(bundle), "--prompt", PROMPT, "--max-new-tokens", "12", "--json"]
+    options = [str(bundle), "--prompt", PROMPT, "--no-chat-template", *MOST, "--json"]
     (free,) = said(capsys, *options)
     stop = free["text"][3:5]
     (made,) = said(capsys, *options, "--stop", "nothing of it", "--stop", stop)
@@ -133,7 +157,9 @@ def test_an_adapter_is_read_as_its_state(bundle: Path, tmp_path: Path) -> None:
     [
         ([], "--prompt and --data", 2),
         (["--prompt", "a", "--data", "d"], "--prompt and --data", 2),
-        (["--prompt", ""], "no tokens", 2),
+        (["--system", "a", "--data", "d"], "--data, whose lines say", 2),
+        (["--prompt", "a", "--system", "b", "--no-chat-template"], "no chat template to use", 2),
+        (["--prompt", "", "--no-chat-template"], "no tokens", 2),
         (["--prompt", "a " * 2000], "generate.context", 2),
         (["--prompt", "a", "--temperature", "-1"], "temperature", 2),
         (["--prompt", "a", "--temperature", "1", "--top-p", "1.5"], "top_p", 2),
@@ -183,7 +209,7 @@ def test_the_runner_continues_every_line_too(
     )
     assert done.returncode == 0, done.stderr
     ours = [json.loads(text) for text in done.stdout.splitlines()]
-    theirs = said(capsys, str(bundle), "--data", str(data), "--max-new-tokens", "5")
+    theirs = said(capsys, str(bundle), "--data", str(data), "--max-new-tokens", "5", "--json")
     assert [one.keys() for one in ours] == [KEYS] * 2
     for key in ("text", "tokens", "prompt_tokens", "stop"):
         assert [one[key] for one in ours] == [one[key] for one in theirs]

@@ -60,8 +60,9 @@ def test_texts_and_plan(
     bundle = Bundle.open(path)
     for prompt in PROMPTS:
         table = dict(page.tables[f"After the prompt {prompt!r}"])
-        before = bundle.generate(prompt, max_new_tokens=8).text
-        after = bundle.generate(prompt, state=state, max_new_tokens=8).text
+        asked = [{"role": "user", "content": prompt}]
+        before = bundle.generate(asked, max_new_tokens=8).text
+        after = bundle.generate(asked, state=state, max_new_tokens=8).text
         assert table["before training"] == before and table["after, run A"] == after
         assert before != after, "so much training should show"
     planned = plan_training(

@@ -138,7 +138,17 @@ def train(
 
 @device.command()
 @options.bundle
-@click.option("--prompt", required=True, help="The text that is to be continued.")
+@click.option(
+    "--prompt",
+    **options.TEXT,
+    required=True,
+    help="What is asked, or continued. \\n is a line's end.",
+)
+@click.option(
+    "--chat-template/--no-chat-template",
+    default=True,
+    help="Ask a model that has a chat template in a conversation (the default), or continue the text as it is.",
+)
 @click.option("--run", help="With what this run on the phone has trained.")
 @options.stop
 @click.option(
@@ -150,7 +160,7 @@ def train(
 @_RUNNER
 @options.common
 def generate(bundle: Bundle, prompt: str, as_json: bool, **given: Any) -> None:
-    """Continue a text with BUNDLE on a phone, as it was compiled or with what was trained there.
+    """Answer a prompt with BUNDLE on a phone, as it was compiled or with what was trained there.
 
     \b
     zoexport device generate model.bundle --run run --prompt "Once upon a time"
@@ -163,7 +173,7 @@ def generate(bundle: Bundle, prompt: str, as_json: bool, **given: Any) -> None:
         )
     rate = result["decode_tokens_per_second"]
     rows = [("speed", "no token" if rate is None else f"{rate:.1f} tokens/s")]
-    emit(result, [f"{prompt}{result['text']}", "", *table(rows)], as_json=as_json)
+    emit(result, [result["text"], "", *table(rows)], as_json=as_json)
 
 
 @device.command("runner")

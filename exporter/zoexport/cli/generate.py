@@ -18,10 +18,17 @@ if TYPE_CHECKING:
 
 @click.command()
 @options.bundle
-@click.option("--prompt", help="The text that is to be continued.")
+@click.option(
+    "--prompt",
+    "prompts",
+    **options.TEXT,
+    multiple=True,
+    help="What is asked, or continued; again for several. \\n is a line's end; - reads standard input.",
+)
+@options.prompting
 @options.data(
     required=False,
-    text='Prompts: {"prompt"} or {"messages"} (docs/cli.md, "Data"); the results are one line of JSON for each.',
+    text='Prompts as they are: {"prompt"} or {"messages"} (docs/cli.md, "Data").',
 )
 @click.option("--state", type=options.PATH, help="With what this state has trained.")
 @click.option("--adapter", type=options.PATH, help="With what 'adapter export' wrote.")
@@ -36,51 +43,66 @@ if TYPE_CHECKING:
 @options.common
 def generate(
     bundle: Bundle,
-    prompt: str | None,
+    prompts: tuple[str, ...],
+    system: str | None,
+    chat_template: bool,
     data: DataSource | None,
     as_json: bool,
     **how: Any,
 ) -> None:
-    """Continue a text with BUNDLE, as it was compiled or with what was trained.
+    """Answer a prompt with BUNDLE, as it was compiled or with what was trained.
+
+    A model that has a chat template is asked in a conversation; other models continue the text. --json prints an object
+    for each prompt.
 
     \b
     zoexport generate model.bundle --state run --prompt "Once upon a time"
     zoexport generate model.bundle --adapter adapter --prompt "Once" --temperature 0.8 --top-p 0.9 --seed 1
-    zoexport generate model.bundle --state run --prompt "Q: 2 + 2?\\nA:" --stop Q:
+    zoexport generate model.bundle --state run --prompt "Q: 2 + 2?\\nA:" --stop Q: --no-chat-template
+    zoexport generate model.bundle --state run --prompt - < letter.txt
     zoexport generate model.bundle --state run --data prompts.jsonl
     zoexport generate model.bundle --state run --data questions.csv --columns prompt=question
     """
     from zoexport.core.errors import ConfigError
     from zoexport.data.sources import opened
-    from zoexport.run.generate import Prompt, generate_each, read_prompts
+    from zoexport.run.generate import asked, generate_each, read_prompts
 
-    if (prompt is None) == (data is None):
+    if bool(prompts) == (data is not None):
         raise ConfigError(
             "--prompt and --data",
             found="both" if data is not None else "neither",
             expected="one of them",
-            fix="Give a text, or a file of prompts.",
+            fix="Give texts, or a file of prompts.",
         )
-    prompts = [Prompt(prompt or "")]
-    if data is not None:
+    if data is not None and (system is not None or not chat_template):
+        raise ConfigError(
+            "--system and --no-chat-template",
+            found="--data, whose lines say what is a conversation",
+            expected="--prompt",
+            fix='Leave them out; write {"messages"} or {"prompt"} in the file.',
+        )
+    if data is None:
+        given = (sys.stdin.read() if text == "-" else text for text in prompts)
+        wanted = [asked(bundle, text, system=system, template=chat_template) for text in given]
+    else:
         with output_of_libraries(), opened(data) as file:
-            prompts = read_prompts(file)
-    shown = data is None and not as_json
+            wanted = read_prompts(file)
+    alone = len(wanted) == 1 and data is None and not as_json
 
     def say(text: str) -> None:
         print(text, end="", file=sys.stderr, flush=True)
 
     with output_of_libraries():
-        on_text = say if shown and sys.stderr.isatty() else None
+        on_text = say if alone and sys.stderr.isatty() else None
         results = []
-        for made in generate_each(bundle, prompts, on_text=on_text, **how):
+        for made in generate_each(bundle, wanted, on_text=on_text, **how):
             results.append(made.as_dict())
-            if data is not None and sys.stderr.isatty():
+            if not alone and sys.stderr.isatty():
                 # Not print: standard output belongs to libraries meanwhile.
-                say(f"{len(results)} of {len(prompts)}\r")
-    if data is not None:
+                say(f"{len(results)} of {len(wanted)}\r")
+    if not alone:
         for result in results:
-            print(json.dumps(result, allow_nan=False))
+            print(json.dumps(result, allow_nan=False) if as_json else result["text"])
         sys.stdout.flush()
         return
     (result,) = results
@@ -93,4 +115,4 @@ def generate(
         ("text", f"{len(result['tokens'])} tokens, {result['decode_tokens_per_second']} a second"),
         ("memory", f"at most {result['peak_anonymous_mb']} MB anonymous"),
     ]
-    emit(result, [result["text"], "", *table(rows)], as_json=as_json)
+    emit(result, [result["text"], "", *table(rows)], as_json=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +14,18 @@ import click
 from zoexport.cli import completion
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+_ESCAPED = {"n": "\n", "t": "\t", "\\": "\\"}
+
+
+def unescaped(text: str) -> str:
+    """A text of the command line, in which ``\\n``, ``\\t`` and ``\\\\`` are a line's end, a tab and a backslash."""
+    return re.sub(r"\\([nt\\])", lambda found: _ESCAPED[found[1]], text)
+
+
+TEXT: dict[str, Any] = {"type": unescaped, "metavar": "TEXT"}
+"""Of an option that takes such a text."""
 
 #: A path as given; whether it exists is for the function that opens it to say, in its own words.
 PATH = click.Path(path_type=Path)
@@ -237,13 +250,25 @@ def last(function: F) -> F:
     )(function)
 
 
+def prompting(function: F) -> F:
+    """How ``--prompt`` is meant: ``system`` and ``chat_template`` (``run.generate.asked``)."""
+    function = click.option(
+        "--chat-template/--no-chat-template",
+        default=True,
+        help="Ask a model that has a chat template in a conversation (the default), or continue the text as it is.",
+    )(function)
+    return click.option("--system", **TEXT, help="The system message of the conversation.")(
+        function
+    )
+
+
 def stop(function: F) -> F:
     """``--stop``, as often as needed."""
     return click.option(
         "--stop",
-        metavar="TEXT",
+        **TEXT,
         multiple=True,
-        help="The text ends before it; again for several.",
+        help="The text ends before it; again for several. \\n is a line's end.",
     )(function)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 @click.option(
     "--prompt",
     "prompts",
+    **options.TEXT,
     multiple=True,
-    help="Show what follows it before and after training; again for several.",
+    help="Show the answer before and after training; again for several. \\n is a line's end.",
 )
+@options.prompting
 @click.option(
     "--max-new-tokens",
     type=click.IntRange(min=1),
@@ -44,10 +46,8 @@ def report(
     states: tuple[Path, ...],
     output: Path,
     bundle: Bundle | None,
-    prompts: tuple[str, ...],
-    max_new_tokens: int,
-    force: bool,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Write one HTML page of a run, or of several compared.
 
@@ -65,10 +65,8 @@ def report(
             states,
             output,
             bundle=bundle,
-            prompts=prompts,
-            max_new_tokens=max_new_tokens,
-            force=force,
             progress=phases,
+            **given,
         )
     rows = [("page", f"{result['report']}, {size(result['bytes'])}")]
     emit(result, [f"Wrote a page of {len(states)} runs.", *table(rows)], as_json=as_json)

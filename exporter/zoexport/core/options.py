@@ -162,7 +162,10 @@ class Generate:
     temperature: float = setting(0.0, at_least=0, help="0 chooses the most likely token each time")
     top_k: int = setting(0, at_least=0, help="sample from the k most likely tokens; 0: all")
     top_p: float = setting(
-        1.0, above=0, at_most=1, help="sample from the smallest set of this probability"
+        1.0,
+        at_least=0,
+        at_most=1,
+        help="sample from the smallest set of this probability; 0: the most likely token",
     )
     min_p: float = setting(
         0.0, at_least=0, at_most=1, help="least probability, relative to the most likely token"

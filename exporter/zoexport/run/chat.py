@@ -14,7 +14,7 @@ HELP = """\
 /adapter        the adapters, and which one answers
 /adapter off    answer with the model without any adapter
 /adapter on     answer with what answered before
-/adapter NAME   answer with this adapter
+/adapter NAME   answer with this adapter; each has a conversation of its own
 /reset          forget the conversation
 /help           this list
 /quit           end (Ctrl-D too)"""
@@ -65,7 +65,12 @@ class Chat:
         self.adapter: str | None = self.names[0] if self.names else None
         """That answers; None: none."""
         self._before = self.adapter
-        self.turns: list[tuple[str, str]] = []
+        self._histories: dict[str | None, list[tuple[str, str]]] = {}
+
+    @property
+    def turns(self) -> list[tuple[str, str]]:
+        """What was said with the adapter that answers: none is shown what another one wrote."""
+        return self._histories.setdefault(self.adapter, [])
 
     def ask(self, message: str, on_text: OnText | None = None) -> dict[str, Any]:
         """The answer to a message, which the next one may refer to: the keys of ``generate --json`` and ``adapter``.
@@ -91,7 +96,7 @@ class Chat:
                     "conversation", found=error.found, expected=error.expected, fix=_RESET
                 ) from error
             raise
-        self.turns += [("user", message), ("assistant", made.text)]
+        self.turns.extend([("user", message), ("assistant", made.text)])
         return {**made.as_dict(), "adapter": self.adapter}
 
     def cut_short(self, made: Mapping[str, Any]) -> str | None:
@@ -115,7 +120,7 @@ class Chat:
         if command == "/help":
             return HELP
         if command == "/reset":
-            self.turns.clear()
+            self._histories.clear()
             return "The conversation begins again."
         if command == "/adapter":
             return self._switch(name.strip())

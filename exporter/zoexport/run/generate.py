@@ -235,6 +235,31 @@ def generate_each(
             yield opened.generate(prompt, adapter=next(iter(adapters), None), **how)
 
 
+def asked(bundle: Bundle, text: str, *, system: str | None = None, template: bool = True) -> Prompt:
+    """A user's text: a conversation where the bundle's model has a chat template, else the text that is continued.
+
+    Args:
+        system: the message that the conversation begins with. template: whether the chat template is used.
+
+    Raises:
+        ConfigError: a system message without a conversation.
+    """
+    about = bundle.manifest.get("text", {})
+    if template and "chat" in about:
+        first = (("system", system),) if system is not None else ()
+        return Prompt(messages=(*first, ("user", text)))
+    if system is not None:
+        raise ConfigError(
+            "system message",
+            found=about.get("no_chat", "a bundle without a chat template")
+            if template
+            else "no chat template to use",
+            expected="a conversation that it begins",
+            fix="Leave the system message out, or write it into the prompt.",
+        )
+    return Prompt(text)
+
+
 def name_of(adapter: Path) -> str:
     """What an adapter is called where nobody names it: its folder, or its file without the ending."""
     return adapter.resolve().stem if adapter.is_file() else adapter.resolve().name or "adapter"

@@ -8,7 +8,7 @@ import statistics
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zoexport.core.errors import ConfigError, StateError, ZoExportError
 from zoexport.core.files import atomic_file, open_within, refuse_existing
@@ -16,6 +16,9 @@ from zoexport.core.types import Progress
 from zoexport.run.logging import default_file, read, same_loss, same_run
 from zoexport.session import Bundle
 from zoexport.tools.describe import describe_state
+
+if TYPE_CHECKING:
+    from zoexport.run.generate import Prompt
 
 MOST_POINTS = 400
 """Of a curve, as of jobs (docs/jobs.md)."""
@@ -98,6 +101,8 @@ def write_report(
     *,
     bundle: Bundle | None = None,
     prompts: Sequence[str] = (),
+    system: str | None = None,
+    chat_template: bool = True,
     max_new_tokens: int = 64,
     force: bool = False,
     progress: Progress,
@@ -107,8 +112,9 @@ def write_report(
     Args:
         states: their folders, which stay as they are.
         output: the page. force: replace what is there.
-        bundle: of all of them; adds what was planned, and the texts after ``prompts``, before and after training.
-        max_new_tokens: of such a text.
+        bundle: of all of them; adds what was planned, and the answers to ``prompts``, before and after training.
+        system, chat_template: as :func:`zoexport.run.generate.asked` takes them.
+        max_new_tokens: of such an answer.
         progress: called with what is being done.
 
     Returns:
@@ -132,7 +138,7 @@ def write_report(
         raise ConfigError(
             "--prompt",
             found="no --bundle",
-            expected="the bundle that continues it",
+            expected="the bundle that answers it",
             fix="Pass --bundle, or leave it out.",
         )
     progress("reading", None)
@@ -141,8 +147,13 @@ def write_report(
     sections = [_overview(runs, letters), _losses(runs, letters), _held_out(runs, letters)]
     sections += [_measured(runs, letters), _settings(runs, letters), _changes(runs, letters)]
     if prompts and bundle is not None:
+        from zoexport.run.generate import asked
+
         progress("generating", None)
-        sections.append(_texts(bundle, runs, letters, prompts, max_new_tokens))
+        questions = {
+            text: asked(bundle, text, system=system, template=chat_template) for text in prompts
+        }
+        sections.append(_texts(bundle, runs, letters, questions, max_new_tokens))
     if bundle is not None:
         progress("planning", None)
         sections.append(_planned(bundle.manifest, runs, letters, progress))
@@ -360,20 +371,20 @@ def _texts(
     bundle: Bundle,
     runs: Sequence[Run],
     letters: Sequence[str],
-    prompts: Sequence[str],
+    prompts: Mapping[str, Prompt],
     max_new_tokens: int,
 ) -> _Section:
     from zoexport.run.generate import generator
 
-    texts: dict[str, list[tuple[str, str]]] = {prompt: [] for prompt in prompts}
+    texts: dict[str, list[tuple[str, str]]] = {text: [] for text in prompts}
     for number, (run, letter) in enumerate(zip(runs, letters, strict=True)):
         with generator(bundle, state=run.state) as opened:
-            for prompt in texts:
+            for text, prompt in prompts.items():
                 if number == 0:
                     made = opened.generate(prompt, untrained=True, max_new_tokens=max_new_tokens)
-                    texts[prompt].append(("before training", made.text))
+                    texts[text].append(("before training", made.text))
                 made = opened.generate(prompt, max_new_tokens=max_new_tokens)
-                texts[prompt].append((f"after, run {letter}", made.text))
+                texts[text].append((f"after, run {letter}", made.text))
     tables = [
         _Table(
             f"After the prompt {prompt!r}",

@@ -37,8 +37,8 @@ Status check_sampling(const SamplingOptions& options) {
   if (!(options.temperature >= 0 && options.temperature <= 1e6)) {
     return refused("temperature", options.temperature, "a number of at least 0; 0 takes the most likely token");
   }
-  if (!(options.top_p > 0 && options.top_p <= 1)) {
-    return refused("top_p", options.top_p, "a number above 0 and at most 1");
+  if (!(options.top_p >= 0 && options.top_p <= 1)) {
+    return refused("top_p", options.top_p, "a number from 0 to 1; 0 takes the most likely token");
   }
   if (!(options.min_p >= 0 && options.min_p <= 1)) {
     return refused("min_p", options.min_p, "a number from 0 to 1");
@@ -74,7 +74,7 @@ int64_t Sampler::choose(float* logits, uint32_t number) {
   if (best == vocabulary_) {
     return 0;
   }
-  if (options_.temperature == 0 || options_.top_k == 1 || !std::isfinite(logits[best])) {
+  if (options_.temperature == 0 || options_.top_k == 1 || options_.top_p == 0 || !std::isfinite(logits[best])) {
     return static_cast<int64_t>(best);
   }
   const double greatest = logits[best];

@@ -322,6 +322,7 @@ def generate(
     bundle: Bundle,
     *,
     prompt: str,
+    chat_template: bool,
     run: str | None,
     max_new_tokens: int,
     sampling: Sampling,
@@ -331,10 +332,11 @@ def generate(
     progress: Progress,
     on_line: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Continue a text on a phone, with what a run there has trained.
+    """Answer a prompt on a phone, with what a run there has trained.
 
     Args:
         bundle: it is pushed where the phone lacks it.
+        chat_template: whether a model that has one is asked in a conversation.
         run: the run's name there; None: the bundle as it was compiled.
         on_line: called with what the runner writes meanwhile.
 
@@ -348,6 +350,8 @@ def generate(
     pushed = push(bundle, serial=serial, runner=runner, app=False, progress=progress)
     phone = choose_phone(pushed["serial"])
     arguments: list[object] = ["--prompt", prompt, "--max-new-tokens", max_new_tokens]
+    if chat_template and "chat" in bundle.manifest.get("text", {}):
+        arguments.append("--chat")
     for name, value in dataclasses.asdict(sampling).items():
         arguments += [f"--{name.replace('_', '-')}", value]
     for text in stop:
