@@ -77,7 +77,8 @@ json example_json(const zoexport::TextExample& example) {
           {"candidates", std::move(candidates)},
           {"target", example.target},
           {"length", example.length},
-          {"shortened", example.shortened}};
+          {"shortened", example.shortened},
+          {"unused", example.unused}};
 }
 
 json problem_json(const zoexport::Failure& failure) {

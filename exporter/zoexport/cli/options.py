@@ -139,7 +139,7 @@ def settings(function: F) -> F:
 def data(
     *others: str, required: bool = True, text: str = 'Examples (docs/cli.md, "Data").'
 ) -> Callable[[F], F]:
-    """``--data``, ``--columns`` and ``--template`` as one :class:`DataSource`; ``others`` are read likewise."""
+    """``--data`` and how it is read as one :class:`DataSource`; ``others`` are read likewise."""
     option = click.option(
         "--data",
         metavar="SOURCE",
@@ -150,8 +150,11 @@ def data(
     return source(option, *others)
 
 
+_OF_SOURCES = ("columns", "template", "label_column", "choices")
+
+
 def source(option: Callable[[Any], Any], *others: str) -> Callable[[F], F]:
-    """An option or argument ``data`` with ``--columns`` and ``--template``, as :func:`data`."""
+    """An option or argument ``data`` with how it is read, as :func:`data`."""
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
@@ -160,22 +163,35 @@ def source(option: Callable[[Any], Any], *others: str) -> Callable[[F], F]:
             from zoexport.data.columns import parse_columns
             from zoexport.data.sources import DataSource
 
-            columns, template = given.pop("columns"), given.pop("template")
-            if given["data"] is None and (columns, template) != (None, None):
+            how = {name: given.pop(name) for name in _OF_SOURCES}
+            if given["data"] is None and set(how.values()) != {None}:
                 raise ConfigError(
-                    "--columns and --template",
+                    " and ".join(f"--{key.replace('_', '-')}" for key in how if how[key]),
                     found="no --data",
                     expected="the data that they are for",
                     fix="Pass --data, or leave them out.",
                 )
-            mapped = None if columns is None else parse_columns(columns)
+            if how["columns"] is not None:
+                how["columns"] = parse_columns(how["columns"])
+            if how["choices"] is not None:
+                how["choices"] = [one.strip() for one in how["choices"].split(",")]
             for name in ("data", *others):
                 if given[name] is not None:
-                    given[name] = DataSource(given[name], mapped, template)
+                    given[name] = DataSource(given[name], **how)
             return function(*arguments, **given)
 
         decorated: Any = with_source
         for add in (
+            click.option(
+                "--choices",
+                metavar="A,B,...",
+                help="The classes of --label-column, in the order of their numbers. Default: those in the data.",
+            ),
+            click.option(
+                "--label-column",
+                metavar="COLUMN",
+                help="The class of each row: the examples choose one of all classes.",
+            ),
             click.option(
                 "--template",
                 metavar="NAME|FILE",

@@ -38,6 +38,7 @@ class _Found:
     problem_count: int = 0
     problems: list[dict[str, str]] = dataclasses.field(default_factory=list)
     many_labels: bool = False
+    unused: set[str] = dataclasses.field(default_factory=set)
 
     def problem(self, error: DataError) -> None:
         """Count a row that cannot be used."""
@@ -59,6 +60,7 @@ class _Found:
         self.duplicates += digest in self.seen
         self.seen.add(digest)
         self.lengths.append(line["length"])
+        self.unused.update(line["unused"])
         if line["shortened"]:
             self.shortened += 1
             if len(self.shortened_at) < self.limit:
@@ -157,6 +159,7 @@ def check(
         "rows": rows,
         "shortened": found.shortened,
         "shortened_at": found.shortened_at,
+        "unused": sorted(found.unused),
         "problem_count": found.problem_count,
         "problems": found.problems,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zoexport.core.errors import ConfigError, DataError, nearest
@@ -46,13 +46,75 @@ def renamed(row: Mapping[str, Any], columns: Mapping[str, str], where: str) -> d
     }
 
 
-def _value(row: Mapping[str, Any], column: str, where: str) -> Any:
+def label(row: Mapping[str, Any], column: str, where: str) -> str:
+    """The class of a row, as text.
+
+    Raises:
+        DataError: there is no such column, or nothing in it.
+    """
+    value = _value(row, column, where, "--label-column")
+    text = str(value).strip() if value is not None else ""
+    if not text:
+        raise DataError(
+            where,
+            found=f"nothing in the column {column!r}",
+            expected="the class of the row",
+            fix="Give it, or remove the row.",
+        )
+    return text
+
+
+def classified(
+    row: Mapping[str, Any],
+    chosen: Mapping[str, Any],
+    column: str,
+    choices: Sequence[str],
+    where: str,
+) -> dict[str, Any]:
+    """A row with a class as an example that chooses it: a prompt, and the classes behind a blank.
+
+    Args:
+        row: with the class under ``column``: one of ``choices``, or its number among them.
+        chosen: what ``--columns`` named; its ``prompt``, else the row's column prompt or text or its only other column,
+            is the prompt.
+
+    Raises:
+        DataError: no class, or one that is none of the choices; no prompt.
+    """
+    found = _chosen(label(row, column, where), list(choices), where)
+    if found not in choices:
+        raise DataError(
+            where,
+            found=f"the class {found!r}",
+            expected="one of " + ", ".join(choices),
+            fix="Correct the row, or name all classes with --choices.",
+        )
+    others = [key for key in row if key != column]
+    key = next(
+        (key for key in ("prompt", "text") if key in row), others[0] if len(others) == 1 else None
+    )
+    if "prompt" not in chosen and key is None:
+        raise DataError(
+            where,
+            found=f"the columns {', '.join(others) or 'none'} beside {column!r}",
+            expected="one that is the prompt",
+            fix="Name it, such as --columns prompt=COLUMN.",
+        )
+    prompt = chosen["prompt"] if "prompt" in chosen else row[str(key)]
+    return {
+        "prompt": str(prompt),
+        "completion": f" {found}",
+        "choices": [f" {choice}" for choice in choices],
+    }
+
+
+def _value(row: Mapping[str, Any], column: str, where: str, option: str = "--columns") -> Any:
     if column not in row:
         raise DataError(
             where,
             found=f"the columns {', '.join(row) or 'none'}",
             expected=f"a column {column!r}",
-            fix=f"Correct --columns.{nearest(column, row)}",
+            fix=f"Correct {option}.{nearest(column, row)}",
         )
     return row[column]
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import csv
+import gzip
 import io
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -15,27 +18,46 @@ from zoexport.core import outside
 from zoexport.core.errors import ConfigError, DataError, first_line
 
 HUB = "hf:"
+_UTF8 = "utf-8-sig"
+_GZIP = b"\x1f\x8b"
+_HEAD = 64
+"""Bytes in which a list must begin."""
+CONVERT = "Convert the file, such as: iconv -f LATIN1 -t UTF-8 FILE > NEW."
 _BATCH = 256
 """Rows of Parquet that are in memory as Python's values at a time."""
 
 Row: TypeAlias = "tuple[str, dict[str, Any]]"
 
 
-def is_json_lines(name: str) -> bool:
-    """Whether a source is a file that the session reads as it is."""
-    return _reader(name) is None
+Place: TypeAlias = "str | os.PathLike[str] | Iterable[Mapping[str, Any]]"
+"""Where rows are, or they themselves: dicts, a pandas DataFrame, or a data set of the library ``datasets``."""
 
 
-def rows(name: str, *, nested: bool = False) -> Iterator[Row]:
+def is_json_lines(place: Place) -> bool:
+    """Whether a source is a file that the session reads as it is: JSON Lines in UTF-8."""
+    if not isinstance(place, (str, os.PathLike)) or _reader(os.fspath(place)) is not None:
+        return False
+    try:
+        with _content(os.fspath(place)) as (file, encoding):
+            return encoding == _UTF8 and not _compressed(file) and not _is_list(file.peek(_HEAD))
+    except OSError:
+        return True  # the session says what is wrong
+
+
+def rows(place: Place, *, nested: bool = False) -> Iterator[Row]:
     """The rows of a source with their places.
 
     Args:
-        name: a path, or ``hf:[owner/]name[:config][:split]``.
+        place: a path, ``hf:[owner/]name[:config][:split]``, or the rows.
         nested: whether a ``.json`` file may be one document, which is then one row.
 
     Raises:
         DataError: it cannot be read. ConfigError: a library that it needs is missing.
     """
+    if not isinstance(place, (str, os.PathLike)):
+        yield from _given(place)
+        return
+    name = os.fspath(place)
     reader = _reader(name)
     if reader is not None:
         yield from reader(name)
@@ -45,13 +67,56 @@ def rows(name: str, *, nested: bool = False) -> Iterator[Row]:
         yield from _json_lines(name)
 
 
+def class_names(place: Place, column: str) -> list[str] | None:
+    """The names of a column's classes, of a data set of the library ``datasets`` that has them."""
+    features = getattr(place, "features", None)
+    names = getattr(features.get(column), "names", None) if isinstance(features, Mapping) else None
+    return None if names is None else list(names)
+
+
+def _given(found: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+    if hasattr(found, "to_dict") and hasattr(
+        found, "columns"
+    ):  # pandas', with NaN where nothing is
+        table = found.to_dict("records")
+        found = [{key: value for key, value in row.items() if value == value} for row in table]
+    for number, row in enumerate(found):
+        if not isinstance(row, Mapping):
+            raise DataError(
+                f"example {number}",
+                found=f"a {type(row).__name__}",
+                expected="a mapping of names to text, as a line of JSON Lines has",
+                fix="Give dicts such as {'prompt': '...', 'completion': '...'}.",
+            )
+        yield f"example {number}", dict(row)
+
+
 def _reader(name: str) -> Callable[[str], Iterator[Row]] | None:
     if name.startswith(HUB):
         return _hub
     if os.path.isdir(name):
         return _texts
     endings = {".csv": _csv, ".tsv": _tsv, ".parquet": _parquet}
-    return endings.get(Path(name).suffix.lower())
+    return endings.get(Path(name.lower().removesuffix(".gz")).suffix)
+
+
+@contextlib.contextmanager
+def _content(name: str) -> Iterator[tuple[io.BufferedReader | gzip.GzipFile, str]]:
+    """A text file as bytes, unpacked where gzip packed it, and its encoding by the mark at its begin."""
+    with open(name, "rb") as raw, contextlib.ExitStack() as stack:
+        file: io.BufferedReader | gzip.GzipFile = raw
+        if raw.peek(2)[:2] == _GZIP:
+            file = stack.enter_context(gzip.GzipFile(fileobj=raw))
+        marked = file.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        yield file, "utf-16" if marked else _UTF8
+
+
+def _compressed(file: io.BufferedReader | gzip.GzipFile) -> bool:
+    return isinstance(file, gzip.GzipFile)
+
+
+def _is_list(head: bytes) -> bool:
+    return head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
 
 
 def _document(path: Path) -> dict[str, Any] | None:
@@ -69,21 +134,29 @@ def _unreadable(name: str, error: BaseException, expected: str) -> DataError:
         f"data {name}",
         found=text[:1].lower() + text[1:],
         expected=expected,
-        fix="Check the path and the file.",
+        fix=CONVERT if isinstance(error, UnicodeDecodeError) else "Check the path and the file.",
     )
 
 
 def _json_lines(name: str) -> Iterator[Row]:
     found = False
     try:
-        with open(name, "rb") as file:
-            for number, raw in enumerate(file, start=1):
+        with _content(name) as (file, encoding):
+            # Bytes of UTF-8 stay bytes, so that a message names the line that is something else.
+            lines: Iterable[bytes] = file
+            if encoding != _UTF8:
+                text = io.TextIOWrapper(file, encoding, newline="\n")
+                lines = (line.encode() for line in text)
+            for number, raw in enumerate(lines, start=1):
                 if number == 1:
-                    raw = raw.removeprefix(b"\xef\xbb\xbf")
+                    raw = raw.removeprefix(codecs.BOM_UTF8)
+                    if _is_list(raw):
+                        yield from _list(name, raw + b"".join(lines))
+                        return
                 if raw.strip():
                     found = True
                     yield f"{name}:{number}", _object(raw, f"{name}:{number}")
-    except OSError as error:
+    except (OSError, EOFError, UnicodeDecodeError) as error:
         raise _unreadable(name, error, "a readable JSON Lines file") from error
     if not found:
         raise DataError(
@@ -94,17 +167,22 @@ def _json_lines(name: str) -> Iterator[Row]:
         )
 
 
+def _list(name: str, content: bytes) -> Iterator[Row]:
+    """The objects of a file that is one list."""
+    for number, entry in enumerate(_parsed(content, f"data {name}", "a JSON list of objects")):
+        where = f"{name}, entry {number}"
+        if not isinstance(entry, dict):
+            raise DataError(
+                where,
+                found=f"JSON that is no object: {str(entry)[:80]}",
+                expected="a list of objects, each of them an example",
+                fix="Write each example as an object.",
+            )
+        yield where, entry
+
+
 def _object(raw: bytes, where: str) -> dict[str, Any]:
-    try:
-        content = outside.parse(raw)
-    except outside.BadJsonError as error:
-        encoding = "not UTF-8" in str(error)
-        raise DataError(
-            where,
-            found=str(error),
-            expected="UTF-8 text" if encoding else "one JSON object a line",
-            fix="Convert the file to UTF-8." if encoding else "Correct the line.",
-        ) from error
+    content = _parsed(raw, where, "one JSON object a line")
     if not isinstance(content, dict):
         raise DataError(
             where,
@@ -113,6 +191,19 @@ def _object(raw: bytes, where: str) -> dict[str, Any]:
             fix="Write each example as an object.",
         )
     return content
+
+
+def _parsed(raw: bytes, where: str, expected: str) -> Any:
+    try:
+        return outside.parse(raw)
+    except outside.BadJsonError as error:
+        encoding = "not UTF-8" in str(error)
+        raise DataError(
+            where,
+            found=str(error),
+            expected="UTF-8 text" if encoding else expected,
+            fix=CONVERT if encoding else "Correct the line.",
+        ) from error
 
 
 def _csv(name: str) -> Iterator[Row]:
@@ -128,8 +219,8 @@ def _separated(name: str, *, delimiter: str, quoting: Any) -> Iterator[Row]:
     csv.field_size_limit(1 << 28)  # the library's default is less than a long text
     line = 1
     try:
-        with open(name, "rb") as file:
-            text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+        with _content(name) as (file, encoding):
+            text = io.TextIOWrapper(file, encoding=encoding, newline="")
             reader = csv.reader(text, delimiter=delimiter, quoting=quoting, strict=True)
             header: list[str] | None = None
             for cells in reader:
@@ -147,14 +238,14 @@ def _separated(name: str, *, delimiter: str, quoting: Any) -> Iterator[Row]:
                     )
                 else:
                     yield where, dict(zip(header, cells, strict=True))
-    except OSError as error:
+    except (OSError, EOFError) as error:
         raise _unreadable(name, error, "a readable file of separated values") from error
     except UnicodeDecodeError as error:
         raise DataError(
             f"{name}, at or after line {line}",
             found="bytes that are not UTF-8",
             expected="UTF-8 text",
-            fix="Convert the file to UTF-8.",
+            fix=CONVERT,
         ) from error
     except csv.Error as error:
         raise DataError(
@@ -200,9 +291,11 @@ def _texts(name: str) -> Iterator[Row]:
         )
     for path in found:
         try:
-            yield str(path), {"text": path.read_text("utf-8-sig")}
-        except (OSError, UnicodeDecodeError) as error:
+            with _content(str(path)) as (file, encoding):
+                text = file.read().decode(encoding)
+        except (OSError, EOFError, UnicodeDecodeError) as error:
             raise _unreadable(str(path), error, "a readable text file in UTF-8") from error
+        yield str(path), {"text": text}
 
 
 def _hub(name: str) -> Iterator[Row]:

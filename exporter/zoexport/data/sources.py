@@ -13,15 +13,17 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from zoexport.core.errors import ConfigError, DataError, ZoExportError
 from zoexport.data import columns as named
 from zoexport.data import readers
-from zoexport.data.readers import Row
+from zoexport.data.readers import Place, Row
 from zoexport.data.templates import Template, load
+
+_MOST_CLASSES = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,28 +31,35 @@ class DataSource:
     """Examples as they come.
 
     Attributes:
-        place: a file of JSON Lines (``.jsonl`` or any other ending), ``.csv``, ``.tsv`` or ``.parquet``, a folder of
-            ``.txt`` files, or ``hf:[owner/]name[:config][:split]``.
+        place: a file of JSON Lines (``.jsonl`` or any other ending) or one JSON list, ``.csv``, ``.tsv`` or
+            ``.parquet``, a folder of ``.txt`` files, ``hf:[owner/]name[:config][:split]``, or rows: dicts, a pandas
+            DataFrame, a data set of the library ``datasets``.
         columns: an example's key, or a template's name -> the column that is it; ``a|b`` is the list of two columns.
         template: a template's name or file, or None where columns have an example's keys.
+        label_column: the column with the class of each row, for examples that choose one; None: there is none.
+        choices: the classes, in the order of their numbers; None: those of ``label_column``.
     """
 
-    place: str | os.PathLike[str]
+    place: Place
     columns: Mapping[str, str] | None = None
     template: str | os.PathLike[str] | None = None
+    label_column: str | None = None
+    choices: Sequence[str] | None = None
 
     @property
     def name(self) -> str:
         """The place as text."""
-        return os.fspath(self.place)
+        place = self.place
+        return os.fspath(place) if isinstance(place, (str, os.PathLike)) else "of examples"
 
     @property
     def as_it_is(self) -> bool:
         """Whether the session reads the file itself."""
-        return not self.columns and self.template is None and readers.is_json_lines(self.name)
+        changed = self.columns or self.template is not None or self.label_column is not None
+        return not changed and readers.is_json_lines(self.place)
 
 
-Data: TypeAlias = "str | os.PathLike[str] | DataSource | Iterable[Mapping[str, Any]]"
+Data: TypeAlias = "Place | DataSource"
 """Where examples are (a path, ``hf:NAME``, or a :class:`DataSource`), or they themselves."""
 
 
@@ -68,13 +77,17 @@ def records(
     """
     template = None if source.template is None else load(os.fspath(source.template))
     nested = template is not None and template.nested
-    for where, row in readers.rows(source.name, nested=nested):
+    if isinstance(source.place, Iterator) and source.label_column is not None:
+        # Classes are looked for before the rows are read.
+        source = dataclasses.replace(source, place=list(source.place))
+    choices = _choices(source)
+    for where, row in readers.rows(source.place, nested=nested):
         try:
             for place, columns in (
                 [(where, row)] if template is None else template.expanded(where, row)
             ):
                 try:
-                    yield place, _record(columns, source.columns, template, place)
+                    yield place, _record(columns, source, template, choices, place)
                 except DataError as error:
                     if on_problem is None:
                         raise
@@ -85,12 +98,46 @@ def records(
             on_problem(error)
 
 
+def _choices(source: DataSource) -> list[str]:
+    """The classes of a source with a label column."""
+    column = source.label_column
+    if column is None:
+        if source.choices is not None:
+            raise ConfigError(
+                "choices",
+                found="no label column",
+                expected="the column whose classes they are",
+                fix="Name it with --label-column.",
+            )
+        return []
+    known = source.choices or readers.class_names(source.place, column)
+    if known is not None:
+        return list(known)
+    found: set[str] = set()
+    for where, row in readers.rows(source.place):
+        found.add(named.label(row, column, where))
+        if len(found) > _MOST_CLASSES:
+            raise DataError(
+                f"data {source.name}",
+                found=f"more than {_MOST_CLASSES} different values in the column {column!r}",
+                expected="a column of classes",
+                fix="Name another one with --label-column, or the classes with --choices.",
+            )
+    return sorted(found)
+
+
 def _record(
-    row: dict[str, Any], columns: Mapping[str, str] | None, template: Template | None, where: str
+    row: dict[str, Any],
+    source: DataSource,
+    template: Template | None,
+    choices: Sequence[str],
+    where: str,
 ) -> dict[str, Any]:
-    chosen = named.renamed(row, columns, where) if columns else {}
+    chosen = named.renamed(row, source.columns, where) if source.columns else {}
     if template is not None:
         return template.record({**row, **chosen}, where)
+    if source.label_column is not None:
+        return named.classified(row, chosen, source.label_column, choices, where)
     return named.record(chosen or row, where)
 
 
@@ -235,29 +282,5 @@ def _full(path: Path, error: OSError) -> ConfigError:
 @contextlib.contextmanager
 def as_file(data: Data) -> Iterator[Path]:
     """The examples as a file of JSON Lines."""
-    if isinstance(data, (str, os.PathLike)):
-        data = DataSource(data)
-    if isinstance(data, DataSource):
-        with opened(data) as file:
-            yield file
-        return
-    with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
-        path = Path(folder) / "data.jsonl"
-        with path.open("w", encoding="utf-8") as file:
-            for number, example in enumerate(data):
-                file.write(_line(number, example))
-        yield path
-
-
-def _line(number: int, example: Any) -> str:
-    try:
-        if not isinstance(example, Mapping):
-            raise TypeError(f"a {type(example).__name__}")
-        return json.dumps(dict(example), ensure_ascii=False, allow_nan=False) + "\n"
-    except (TypeError, ValueError) as error:
-        raise DataError(
-            f"example {number}",
-            found=str(error),
-            expected="a mapping of names to text, as a line of JSON Lines has",
-            fix="Give dicts such as {'prompt': '...', 'completion': '...'}.",
-        ) from error
+    with opened(data if isinstance(data, DataSource) else DataSource(data)) as file:
+        yield file

@@ -398,13 +398,13 @@ ZO_API zo_status zo_dataset_read(zo_dataset* dataset, zo_tokenizer* tokenizer, c
                                  zo_on_part on_part, void* user, char** report, zo_error* error);
 
 /* Reads a data file as zo_dataset_read does and passes each line on: {"line", "record", "candidates", "target", "length",
- * "shortened"}, or {"line", "problem"} for one that cannot be used. `record` is {"text"}, {"prompt", "completions", "pair"}
- * or {"messages", "rejected"}; `candidates` have "tokens" and "labels"; `length` counts tokens before the example was
- * shortened. With `pack`, a text that may be divided is not shortened. */
+ * "shortened", "unused"}, or {"line", "problem"} for one that cannot be used. `record` is {"text"}, {"prompt",
+ * "completions", "pair"} or {"messages", "rejected"}; `candidates` have "tokens" and "labels"; `length` counts tokens before
+ * the example was shortened; `unused` are the line's keys that the example does not have. With `pack`, a text that may be divided is not shortened. */
 ZO_API zo_status zo_examples_read(zo_tokenizer* tokenizer, const char* path, const char* options, zo_on_json on_example,
                                   void* user, zo_error* error);
 
-/* Reads a file of prompts: JSON Lines of {"prompt"} or {"messages"}, and passes each on with "where", its line, and
+/* Reads a file of prompts: JSON Lines of {"prompt"}, {"messages"} and what data files have for them, and passes each on with "where", its line, and
  * "answers": those of the line, or its completion or last message. Any other line is a failure that names it, after the
  * lines before it were passed on. */
 ZO_API zo_status zo_prompts_read(const char* path, zo_on_json on_prompt, void* user, zo_error* error);

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
 #include <set>
 
 #include "session/storage/json_reader.h"
+#include "session/text/utf8.h"
 
 namespace zoexport {
 namespace {
@@ -13,9 +15,15 @@ namespace {
 using nlohmann::json;
 
 const std::string kShapes = R"({"text"}, {"prompt", "completion"}, {"prompt", "completion", "choices"}, )"
-                            R"({"prompt", "chosen", "rejected"} or {"messages"})";
-const std::string kPrompts = R"({"prompt"} or {"messages"})";
-constexpr std::array kKnown = {"text", "prompt", "completion", "choices", "messages", "chosen", "rejected"};
+                            R"({"prompt", "chosen", "rejected"}, {"messages"}, {"conversations"} or )"
+                            R"({"instruction", "input", "output"})";
+const std::string kPrompts = R"({"prompt"}, {"messages"}, {"conversations"} or {"instruction", "input"})";
+constexpr std::array kKnown = {"text",   "prompt",   "completion",    "choices",     "messages",
+                               "chosen", "rejected", "conversations", "instruction", "output"};
+// What others call the roles of a conversation.
+const std::map<std::string, std::string> kRoles = {{"human", "user"},        {"gpt", "assistant"},
+                                                   {"chatgpt", "assistant"}, {"bing", "assistant"},
+                                                   {"bard", "assistant"},    {"model", "assistant"}};
 constexpr double kAlike = 0.8;  // of keys, as Python's difflib has it
 constexpr size_t kLongestShown = 200;
 
@@ -81,7 +89,7 @@ Status refuse_misspelled(const json& content, const std::string& where) {
                       "Did you mean " + quoted(*close) + "? If not, rename the key.");
     }
   }
-  if (content.contains("tools")) {
+  if (content.contains("tools") && !content.at("tools").empty()) {
     return unusable(where, "the key 'tools'", "one of the shapes " + kShapes,
                     "Render tool descriptions into the system message and remove the key.");
   }
@@ -148,15 +156,26 @@ Result<std::vector<Message>> turns_of(const json& messages, const char* key, con
   }
   std::vector<Message> turns;
   for (const json& message : messages) {
-    const std::string list = std::string(key) == "messages" ? "" : ", " + std::string(key);
+    const std::string list =
+        std::string(key) == "messages" || std::string(key) == "conversations" ? "" : ", " + std::string(key);
     const std::string place = where + list + ", message " + std::to_string(turns.size());
     if (!message.is_object()) {
       return unusable(place, "a JSON " + kind(message), R"(an object {"role", "content"})",
                       "Write each turn as an object.");
     }
-    ZO_ASSIGN(role, text_of(message, "role", place));
-    ZO_ASSIGN(text, text_of(message, "content", place));
-    turns.push_back({role, text});
+    // ShareGPT's names of both.
+    const bool other = message.contains("from") && message.contains("value");
+    ZO_ASSIGN(role, text_of(message, other ? "from" : "role", place));
+    ZO_ASSIGN(text, text_of(message, other ? "value" : "content", place));
+    for (const auto& entry : message.items()) {
+      const bool written = entry.key() == (other ? "from" : "role") || entry.key() == (other ? "value" : "content");
+      if (!written && !entry.value().empty()) {
+        return unusable(place, "the key " + quoted(entry.key()), "the role and the content of a message alone",
+                        "Write what it says into the content, or remove the key.");
+      }
+    }
+    const auto known_role = kRoles.find(role);
+    turns.push_back({known_role == kRoles.end() ? role : known_role->second, text});
   }
   return turns;
 }
@@ -176,9 +195,34 @@ Status check_answer(const std::vector<Message>& turns, const std::string& where)
 }
 
 Result<Record> chat_record(const json& content, const std::string& where) {
-  ZO_ASSIGN(turns, turns_of(content.at("messages"), "messages", where));
+  const char* const key = content.contains("messages") ? "messages" : "conversations";
+  ZO_ASSIGN(turns, turns_of(content.at(key), key, where));
   ZO_TRY(check_answer(turns, where));
   return Record(ChatRecord{std::move(turns), std::nullopt});
+}
+
+// TRL's conversational form: the turns of the prompt, and those of the completion.
+Result<Record> chat_completion(const json& content, const std::string& where) {
+  ZO_ASSIGN(turns, turns_of(content.at("prompt"), "prompt", where));
+  ZO_ASSIGN(answer, turns_of(content.at("completion"), "completion", where));
+  turns.insert(turns.end(), answer.begin(), answer.end());
+  ZO_TRY(check_answer(turns, where));
+  return Record(ChatRecord{std::move(turns), std::nullopt});
+}
+
+// Alpaca's form.
+Result<Record> instruction_record(const json& content, const std::string& where) {
+  ZO_ASSIGN(instruction, text_of(content, "instruction", where));
+  ZO_ASSIGN(output, text_of(content, "output", where));
+  InstructionRecord record{std::move(instruction), "", std::move(output)};
+  if (const auto input = content.find("input"); input != content.end() && !input->is_null()) {
+    ZO_ASSIGN(text, text_of(content, "input", where));
+    record.input = std::move(text);
+  }
+  if (stripped(record.output).empty()) {
+    return unusable(where, "an empty 'output'", "text to be learned", "Give the answer, or remove the line.");
+  }
+  return Record(std::move(record));
 }
 
 Failure same_answers(const std::string& where) {
@@ -235,6 +279,10 @@ Result<Record> pair_record(const json& content, const std::string& where) {
 }
 
 Result<json> object_of(const std::string& line, const std::string& where, const std::string& shapes) {
+  if (valid_utf8(line) != line.size()) {
+    return unusable(where, "bytes that are not UTF-8", "UTF-8 text",
+                    "Convert the file, such as: iconv -f LATIN1 -t UTF-8 FILE > NEW.");
+  }
   ZO_ASSIGN(content, parse_json(line.data(), line.data() + line.size(), ZO_DATA_ERROR, where, "Correct the line."));
   if (!content.is_object()) {
     return unusable(where, "a JSON " + kind(content), "an object: " + shapes, "Write each example as an object.");
@@ -244,14 +292,20 @@ Result<json> object_of(const std::string& line, const std::string& where, const 
 
 }  // namespace
 
-Result<Record> parse_record(const std::string& line, const std::string& where) {
+std::string asked(const InstructionRecord& record) {
+  return record.instruction + (record.input.empty() ? "" : "\n\n" + record.input);
+}
+
+Result<Record> parse_record(const std::string& line, const std::string& where, std::set<std::string>* unused) {
   ZO_ASSIGN(content, object_of(line, where, kShapes));
   ZO_TRY(refuse_misspelled(content, where));
-  const bool text = content.contains("text"), messages = content.contains("messages");
+  const bool text = content.contains("text");
+  const bool messages = content.contains("messages") || content.contains("conversations");
   const bool pair = content.contains("chosen") || content.contains("rejected");
+  const bool instruction = content.contains("instruction") && content.contains("output");
   const bool completion =
       (content.contains("prompt") && !pair) || content.contains("completion") || content.contains("choices");
-  if (int{text} + int{messages} + int{completion} + int{pair} != 1) {
+  if (int{text} + int{messages} + int{completion} + int{pair} + int{instruction} != 1) {
     std::string keys;
     for (const auto& entry : content.items()) {
       keys += (keys.empty() ? "" : ", ") + quoted(entry.key());
@@ -260,25 +314,52 @@ Result<Record> parse_record(const std::string& line, const std::string& where) {
                     "exactly one of the shapes " + kShapes,
                     "Rename or remove keys so that the line has one of these shapes.");
   }
+  if (unused != nullptr) {
+    // What is right for an answer is read elsewhere; tools are refused unless they are none.
+    std::set<std::string> used = {"answers", "tools"};
+    used.merge(text          ? std::set<std::string>{"text"}
+               : messages    ? std::set<std::string>{"messages", "conversations"}
+               : pair        ? std::set<std::string>{"prompt", "chosen", "rejected"}
+               : instruction ? std::set<std::string>{"instruction", "input", "output"}
+                             : std::set<std::string>{"prompt", "completion", "choices"});
+    for (const auto& entry : content.items()) {
+      if (used.count(entry.key()) == 0) {
+        unused->insert(entry.key());
+      }
+    }
+  }
   if (text) {
     ZO_ASSIGN(given, text_of(content, "text", where));
     return Record(TextRecord{std::move(given)});
   }
-  return messages ? chat_record(content, where)
-         : pair   ? pair_record(content, where)
-                  : completion_record(content, where);
+  if (completion && content.contains("prompt") && content.at("prompt").is_array() && content.contains("completion")) {
+    return chat_completion(content, where);
+  }
+  return messages      ? chat_record(content, where)
+         : pair        ? pair_record(content, where)
+         : instruction ? instruction_record(content, where)
+                       : completion_record(content, where);
 }
 
 Result<Prompt> parse_prompt(const std::string& line, const std::string& where) {
   ZO_ASSIGN(content, object_of(line, where, kPrompts));
-  const bool text = content.contains("prompt"), messages = content.contains("messages");
-  if (text == messages) {
-    return unusable(where,
-                    std::string(text ? "both" : "neither") + " 'prompt' " + (text ? "and" : "nor") + " 'messages'",
-                    kPrompts, "Give the text that is to be continued, or the conversation that is to be answered.");
+  const bool prompts = content.contains("prompt"), instruction = content.contains("instruction");
+  const bool messages = content.contains("messages") || content.contains("conversations");
+  if (int{prompts} + int{messages} + int{instruction} != 1) {
+    return unusable(where, prompts || messages || instruction ? "several of them" : "none of them", kPrompts,
+                    "Give the text that is to be continued, or the conversation that is to be answered.");
   }
   Prompt prompt;
-  if (text) {
+  if (instruction) {
+    json whole = content;
+    whole.emplace("output", "-");  // an answer that is not needed
+    ZO_ASSIGN(record, instruction_record(whole, where));
+    const auto& given = std::get<InstructionRecord>(record);
+    prompt.messages = {{"user", asked(given)}};
+    if (content.contains("output")) {
+      prompt.answers.push_back(given.output);
+    }
+  } else if (prompts && !content.at("prompt").is_array()) {
     ZO_ASSIGN(given, text_of(content, "prompt", where));
     prompt.text = std::move(given);
     if (content.contains("completion")) {
@@ -286,7 +367,12 @@ Result<Prompt> parse_prompt(const std::string& line, const std::string& where) {
       prompt.answers.push_back(std::move(completion));
     }
   } else {
-    ZO_ASSIGN(turns, turns_of(content.at("messages"), "messages", where));
+    const char* const key = prompts ? "prompt" : content.contains("messages") ? "messages" : "conversations";
+    ZO_ASSIGN(turns, turns_of(content.at(key), key, where));
+    if (prompts && content.contains("completion")) {
+      ZO_ASSIGN(answer, turns_of(content.at("completion"), "completion", where));
+      turns.insert(turns.end(), answer.begin(), answer.end());
+    }
     prompt.messages = std::move(turns);
     if (prompt.messages.back().role == "assistant") {
       prompt.answers.push_back(prompt.messages.back().content);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -28,7 +29,17 @@ struct ChatRecord {
   std::optional<std::vector<Message>> rejected;
 };
 
-using Record = std::variant<TextRecord, CompletionRecord, ChatRecord>;
+// An instruction, what it is about, and the answer, which is learned: a conversation where the model has a chat template.
+struct InstructionRecord {
+  std::string instruction;
+  std::string input;  // may be empty
+  std::string output;
+};
+
+// What a user asks by it.
+std::string asked(const InstructionRecord& record);
+
+using Record = std::variant<TextRecord, CompletionRecord, ChatRecord, InstructionRecord>;
 
 // What text is to be generated after: a text or messages.
 struct Prompt {
@@ -44,8 +55,8 @@ inline Failure unusable(const std::string& where, const std::string& found, cons
   return {ZO_DATA_ERROR, where, found, expected, fix};
 }
 
-// One line, which `where` names.
-Result<Record> parse_record(const std::string& line, const std::string& where);
+// One line, which `where` names. Keys that an example has beside those of its shape are added to `unused`.
+Result<Record> parse_record(const std::string& line, const std::string& where, std::set<std::string>* unused = nullptr);
 Result<Prompt> parse_prompt(const std::string& line, const std::string& where);
 
 }  // namespace zoexport

@@ -14,6 +14,7 @@ namespace {
 using Tokens = std::vector<int64_t>;
 
 constexpr size_t kMostKnown = 4096;
+constexpr size_t kMostUnused = 8;
 
 // The tokens that are only read, and those that are learned.
 struct Sequence {
@@ -89,7 +90,9 @@ class Reader {
       : tokenizer_(tokenizer), spec_(spec), options_(options) {}
 
   Result<TextExample> example(const std::string& line, const std::string& where) {
-    ZO_ASSIGN(record, parse_record(line, where));
+    std::set<std::string> unused;
+    ZO_ASSIGN(parsed, parse_record(line, where, &unused));
+    Record record = in_words(std::move(parsed));
     const auto* completion = std::get_if<CompletionRecord>(&record);
     ZO_TRY(check_compared(record, where));
     if (options_.masked) {
@@ -120,10 +123,28 @@ class Reader {
     }
     made.target = completion == nullptr ? 0 : completion->target;
     made.record = std::move(record);
+    made.unused = std::move(unused);
     return made;
   }
 
  private:
+  // An instruction as a conversation, or without a chat template as the text that Stanford Alpaca trained on.
+  Record in_words(Record record) const {
+    const auto* given = std::get_if<InstructionRecord>(&record);
+    if (given == nullptr) {
+      return record;
+    }
+    if (spec_.chat) {
+      return ChatRecord{{{"user", asked(*given)}, {"assistant", given->output}}, std::nullopt};
+    }
+    const std::string about = given->input.empty() ? "" : ", paired with an input that provides further context";
+    const std::string input = given->input.empty() ? "" : "### Input:\n" + given->input + "\n\n";
+    const std::string prompt = "Below is an instruction that describes a task" + about +
+                               ". Write a response that appropriately completes the request.\n\n### Instruction:\n" +
+                               given->instruction + "\n\n" + input + "### Response:\n";
+    return CompletionRecord{prompt, {given->output}, 0, false};
+  }
+
   static bool is_pair(const Record& record) {
     const auto* completion = std::get_if<CompletionRecord>(&record);
     const auto* chat = std::get_if<ChatRecord>(&record);
@@ -343,6 +364,13 @@ std::string ReadReport::note(size_t max_length) const {
         "Texts and completions are trained without an end token, as the bundle has none: generated text ends only at "
         "a stop string or a token limit.";
   }
+  if (!unused.empty()) {
+    std::string keys;
+    for (const std::string& key : unused) {
+      keys += (keys.empty() ? "'" : ", '") + key + "'";
+    }
+    text += std::string(text.empty() ? "" : " ") + "Keys of the examples that are not used: " + keys + ".";
+  }
   return text;
 }
 
@@ -374,6 +402,9 @@ Result<ReadReport> read_examples(const std::string& path, const Tokenizer& token
     ++report.examples;
     report.shortened += made.shortened ? 1 : 0;
     report.endless += made.endless ? 1 : 0;
+    if (report.unused.size() < kMostUnused) {
+      report.unused.insert(made.unused.begin(), made.unused.end());
+    }
     report.longest = std::max<uint64_t>(report.longest, made.length);
     report.needed = made.shortened ? std::max<uint64_t>(report.needed, made.length) : report.needed;
     if (options.pack && made.tokens.size() == 1) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,9 +26,10 @@ struct ReadOptions {
 struct ReadReport {
   uint64_t examples = 0;
   uint64_t shortened = 0;
-  uint64_t longest = 0;  // tokens of the longest example, before it was shortened
-  uint64_t needed = 0;   // tokens of the longest one that was shortened
-  uint64_t endless = 0;  // texts and completions that got no end token, as the bundle has none
+  uint64_t longest = 0;          // tokens of the longest example, before it was shortened
+  uint64_t needed = 0;           // tokens of the longest one that was shortened
+  uint64_t endless = 0;          // texts and completions that got no end token, as the bundle has none
+  std::set<std::string> unused;  // keys that examples have beside those of their shapes; the first ones
 
   // What whoever trains on the examples should know, in sentences; empty where there is nothing.
   std::string note(size_t max_length) const;
@@ -41,8 +43,9 @@ struct TextExample {
   size_t target = 0;
   size_t length = 0;  // tokens of the longest sequence, before it was shortened
   bool shortened = false;
-  bool endless = false;  // whether an end token is missing, as the bundle has none
-  bool divides = false;  // whether it may go on in a second row
+  bool endless = false;          // whether an end token is missing, as the bundle has none
+  bool divides = false;          // whether it may go on in a second row
+  std::set<std::string> unused;  // keys beside those of its shape
 
   Status add_to(Dataset& dataset, const std::string& where) const;
 };
@@ -56,7 +59,9 @@ using OnExample = std::function<Status(Result<TextExample> example, size_t line,
 //   prompt, completion   tokenized apart and joined; the completion is predicted, each of the choices after the same part of
 //                        the prompt, of which what does not fit is cut off its begin
 //   prompt, chosen, rejected   likewise, the two answers being choices of which the first is right
-//   messages             as the model's chat template writes them; the last turn is predicted, of a pair both last turns
+//   messages             as the model's chat template writes them; the last turn is predicted, of a pair both last turns. So are
+//                        {"conversations"} of {"from", "value"}, and {"prompt", "completion"} that are lists of messages
+//   instruction, input, output   a conversation of two turns; without a chat template the text of Stanford Alpaca
 //
 // Texts, completions and both answers of a pair end with `spec`'s eos_token: it takes the place of what the tokenizer writes
 // behind a text, follows no end token, and is cut off with an end that does not fit. It is not appended to choices, to what

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import csv
+import gzip
+import io
 import json
 import os
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import datasets
+import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -259,3 +264,80 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: Any) -> None:
         assert path.parent.parent == tmp_path / "temporary"
     refused(DataSource(write_csv(tmp_path / "b.csv", ROWS), {"text": "none"}))
     assert not list((tmp_path / "temporary").iterdir())
+
+
+TABLE = "text,label\ngood film,pos\nb\u00e4d film,neg\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_encodings(tmp_path: Path, encoding: str, pack: Callable[[bytes], bytes]) -> None:
+    rows = [{"text": "good film", "label": "pos"}, {"text": "b\u00e4d film", "label": "neg"}]
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    ending = ".gz" if pack is gzip.compress else ""
+    for name, text in (
+        ("a.csv", TABLE),
+        ("a.jsonl", lines),
+        ("a.json", json.dumps(rows, indent=1, ensure_ascii=False)),
+    ):
+        path = tmp_path / f"{name}{ending}"
+        path.write_bytes(pack(text.encode(encoding)))
+        found = [json.loads(line) for line in content(path).splitlines()]
+        assert found == rows, name
+
+
+def content(path: Path) -> str:
+    with opened(DataSource(path)) as file:
+        return file.read_text("utf-8-sig")
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.csv", TABLE), ("a.txt", "b\u00e4d film")])
+def test_another_encoding_is_named_with_what_converts_it(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    (tmp_path / name).write_bytes(text.encode("latin-1"))
+    error = refused(DataSource(tmp_path / name if name.endswith(".csv") else tmp_path))
+    assert "iconv -f LATIN1 -t UTF-8" in error.fix
+
+
+def test_a_file_that_ends_early(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(TABLE.encode() * 99)[:-9])
+    assert "ended before the end-of-stream marker" in refused(DataSource(path)).found
+
+
+def test_a_list_of_something_else(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('[{"text": "a"},\n 3]')
+    error = refused(DataSource(path))
+    assert error.where == f"{path}, entry 1" and error.found == "JSON that is no object: 3"
+
+
+def test_a_column_of_classes(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(TABLE)
+    rows = list(csv.DictReader(io.StringIO(TABLE)))
+    expected = [
+        {"prompt": row["text"], "completion": f" {row['label']}", "choices": [" neg", " pos"]}
+        for row in rows
+    ]
+    frame = pandas.DataFrame(rows)
+    for place in (path, rows, iter(rows), frame):
+        assert made(DataSource(place, label_column="label")) == expected
+    # Numbers of classes, and a prompt that has to be named.
+    numbered = [{"id": 1, "review": "good", "stars": 1}, {"id": 2, "review": "bad", "stars": "0"}]
+    with pytest.raises(DataError, match="the columns id, review beside 'stars'"):
+        made(DataSource(numbered, label_column="stars"))
+    source = DataSource(numbered, {"prompt": "review"}, None, "stars", ["no", "yes"])
+    assert [one["completion"] for one in made(source)] == [" yes", " no"]
+    for label, found in (("maybe", "the class 'maybe'"), (7, "the label 7"), (None, "nothing in")):
+        with pytest.raises(DataError, match=found):
+            made(DataSource([{"text": "a", "l": label}], None, None, "l", ["no", "yes"]))
+    with pytest.raises(ConfigError, match="no label column"):
+        made(DataSource(rows, choices=["neg"]))
+    with pytest.raises(DataError, match="more than 100 different values"):
+        made(DataSource([{"text": "a", "l": n} for n in range(101)], label_column="l"))
+    named = datasets.ClassLabel(names=["bad", "good"])
+    features = datasets.Features({"text": datasets.Value("string"), "label": named})
+    given = datasets.Dataset.from_dict({"text": ["a"], "label": [1]}, features)
+    assert made(DataSource(given, label_column="label"))[0]["completion"] == " good"

@@ -154,7 +154,13 @@ REFUSED: list[tuple[object, str, str]] = [
     ({"Choice": [], "prompt": "a", "completion": "b"}, "the key 'Choice'", "'choices'"),
     ({"input": "a"}, "the keys 'input'", "exactly one of the shapes"),
     ({"text": "a", "prompt": "b"}, "the keys ", "exactly one"),
-    ({"text": "a", "tools": []}, "the key 'tools'", "one of the shapes"),
+    ({"text": "a", "tools": [{}]}, "the key 'tools'", "one of the shapes"),
+    ({"messages": [{**ASKED, "tool_calls": [{}]}]}, "the key 'tool_calls'", "alone"),
+    ({"conversations": [{"from": "human", "value": "a"}]}, "a last message from 'user'", "assist"),
+    ({"prompt": [ASKED], "completion": "So."}, "'completion' that is string", "a list of"),
+    ({"prompt": [ASKED], "completion": [ASKED]}, "a last message from 'user'", "assistant"),
+    ({"instruction": "a", "output": " "}, "an empty 'output'", "text to be learned"),
+    ({"instruction": "a", "output": "b", "text": "c"}, "the keys ", "exactly one"),
     ({"text": 3}, "'text' that is number", "text"),
     ({"prompt": "a"}, "no 'completion'", "the keys"),
     ({"prompt": "a", "completion": ""}, "an empty 'completion'", "text to be learned"),
@@ -205,7 +211,7 @@ def test_lines_that_are_no_json_and_files_that_are_none(tmp_path: Path) -> None:
     with Dataset() as dataset, Tokenizer.open(tmp_path / "bundle") as tokenizer:
         for content, found in (
             (b'{"text": "a}', "not JSON"),
-            (b'{"text": "\xff"}', "not JSON"),
+            (b'{"text": "\xff"}', "not UTF-8"),
             (b'{"text": "\\ud83d"}', "not JSON"),
             (b'{"text": "a", "text": "b"}', "two members"),
             (b"[" * 200_000, "lists and objects"),
@@ -246,3 +252,65 @@ def test_reading_can_be_ended_and_then_nothing_is_appended(tmp_path: Path) -> No
         assert len(dataset) == 50
     size = path.stat().st_size
     assert seen[-1] == (size, size) and seen[0][1] == size
+
+
+def tokens_of(folder: Path, *lines: object) -> list[Any]:
+    """The candidates of each line."""
+    found: list[Any] = []
+    with Tokenizer.open(folder / "bundle") as tokenizer:
+        tokenizer.examples(write(folder, lines), found.append)
+    assert all("problem" not in one for one in found), found
+    return [one["candidates"] for one in found]
+
+
+def test_conversations_by_other_names(tmp_path: Path) -> None:
+    bundle(tmp_path, chatting(CHAT_TEMPLATE), max_length=60)
+    system = {"role": "system", "content": "Be short."}
+    shared = [
+        {"from": name, "value": one["content"], "weight": None}
+        for name, one in zip(("system", "human", "gpt"), (system, ASKED, ANSWER), strict=True)
+    ]
+    alike = tokens_of(
+        tmp_path,
+        {"messages": [system, ASKED, ANSWER], "tools": None},
+        {"conversations": shared, "id": 7},
+        {"conversations": [system, ASKED, ANSWER], "tools": []},
+        {"prompt": [system, ASKED], "completion": [ANSWER]},
+    )
+    assert alike[1:] == alike[:1] * 3
+    short, long, *written = tokens_of(
+        tmp_path,
+        {"instruction": "How?", "output": "So."},
+        {"instruction": "How?", "input": "It.", "output": "So."},
+        {"messages": [ASKED, ANSWER]},
+        {"messages": [{**ASKED, "content": "How?\n\nIt."}, ANSWER]},
+    )
+    assert [short, long] == written
+
+
+def test_instructions_without_a_chat_template(tmp_path: Path) -> None:
+    bundle(tmp_path, tokenizers.tokenizer("gpt2"), max_length=200)
+    begin = "Below is an instruction that describes a task"
+    ask = ". Write a response that appropriately completes the request.\n\n### Instruction:\nHow?"
+    more = ", paired with an input that provides further context"
+    short, long, *written = tokens_of(
+        tmp_path,
+        {"instruction": "How?", "input": "", "output": "So."},
+        {"instruction": "How?", "input": "It.", "output": "So."},
+        {"prompt": f"{begin}{ask}\n\n### Response:\n", "completion": "So."},
+        {
+            "prompt": f"{begin}{more}{ask}\n\n### Input:\nIt.\n\n### Response:\n",
+            "completion": "So.",
+        },
+    )
+    assert [short, long] == written
+
+
+def test_keys_that_are_not_used_are_told(tmp_path: Path) -> None:
+    bundle(tmp_path, tokenizers.tokenizer("gpt2"))
+    lines = [{"text": "It was great", "label": 1}, {"prompt": "a", "completion": "b", "id": 2}]
+    with Dataset() as dataset, Tokenizer.open(tmp_path / "bundle") as tokenizer:
+        note = dataset.read(write(tmp_path, lines), tokenizer).note
+        assert note.endswith("Keys of the examples that are not used: 'id', 'label'.")
+        used = {"prompt": "a", "completion": "b", "answers": ["b"]}
+        assert "not used" not in dataset.read(write(tmp_path, [used]), tokenizer).note
