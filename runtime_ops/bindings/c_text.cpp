@@ -78,6 +78,7 @@ json example_json(const zoexport::TextExample& example) {
           {"target", example.target},
           {"length", example.length},
           {"shortened", example.shortened},
+          {"last_turn_only", example.last_turn_only},
           {"unused", example.unused}};
 }
 
@@ -95,7 +96,8 @@ zoexport::Result<zoexport::ReadOptions> read_options(const zoexport::Manifest& m
   const bool masked = manifest.pad_token.has_value(), pack = given.flag("pack");
   const int32_t loss = zoexport::loss_from_text(given.text("loss"));
   ZO_TRY(zoexport::check_pack(pack, masked, loss));
-  return zoexport::ReadOptions{manifest.max_length, manifest.vocab_size, masked, loss, pack};
+  return zoexport::ReadOptions{manifest.max_length,      manifest.vocab_size,       masked, loss, pack,
+                               given.flag("append_eos"), given.flag("mask_history")};
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ inline Result<TokenizerHandle> open_tokenizer(const std::string& bundle, const n
 inline Result<nlohmann::json> reading_of(zo_session* session) {
   ZO_ASSIGN(settings, json_of(zo_session_settings, session));
   nlohmann::json reading = nlohmann::json::object();
-  for (const char* const key : {"loss", "pack"}) {
+  for (const char* const key : {"loss", "pack", "append_eos", "mask_history"}) {
     if (settings.contains(key)) {
       reading[key] = settings[key];
     }

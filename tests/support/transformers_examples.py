@@ -44,10 +44,54 @@ def tokenize_file(
             ]
         made = _at_masks if masked else _after_prompts
         candidates, short = made(sequences, max_length, tokenizer)
+        if "messages" in content:
+            candidates = _earlier(content, candidates, tokenizer, max_length)
+            whole = sum(
+                map(len, _sequences(content, tokenizer, masked=masked, ended=bool(ends))[0])
+            )
+            short = whole > max_length
         target = content["choices"].index(content["completion"]) if "choices" in content else 0
         examples.append(Example(candidates, target))
         shortened += short
     return Examples(examples, shortened)
+
+
+def _earlier(
+    content: dict[str, Any], candidates: list[Candidate], tokenizer: Any, max_length: int
+) -> list[Candidate]:
+    """A conversation with every answer learned, where the template writes earlier ones as it writes last ones."""
+    messages = content["messages"]
+    text = tokenizer.apply_chat_template(messages, tokenize=False)
+    spans = []
+    for i, message in enumerate(messages):
+        if i == 0 or message["role"] != "assistant":
+            continue
+        if i + 1 == len(messages):
+            break
+        begin = tokenizer.apply_chat_template(
+            messages[:i], tokenize=False, add_generation_prompt=True
+        )
+        end = tokenizer.apply_chat_template(messages[: i + 1], tokenize=False)
+        if not (text.startswith(begin) and text.startswith(end)):
+            return candidates
+        spans.append((len(begin), len(end)))
+    if not spans:
+        return candidates
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    tokens, places = encoded["input_ids"], encoded["offset_mapping"]
+    _, last = _conversation(messages, tokenizer)
+    learned = [
+        any(begin < place[1] <= end for begin, end in spans) or index >= len(tokens) - len(last)
+        for index, place in enumerate(places)
+    ]
+    first = learned.index(True)
+    kept = max(0, max_length - (len(tokens) - first))
+    start = max(first - kept, 0)
+    tokens, learned = tokens[start:][:max_length], learned[start:][:max_length]
+    labels = [
+        token if known else IGNORED for token, known in zip(tokens[1:], learned[1:], strict=True)
+    ]
+    return [Candidate(tokens, [*labels, IGNORED])]
 
 
 def _sequences(

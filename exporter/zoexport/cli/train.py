@@ -140,7 +140,8 @@ def evaluate(
 ) -> None:
     """Evaluate BUNDLE on examples: loss, accuracy over choices, accuracy over tokens.
 
-    --set takes loss (full, choices, dpo or orpo), choices, dpo.beta, orpo.beta and pack. With --generate also
+    --set takes loss (full, choices, dpo or orpo), choices, dpo.beta, orpo.beta, pack, append_eos and mask_history. With
+    --generate also
     exact_match and f1 of greedy answers; answers end at an end token, before --stop, or after --max-new-tokens.
 
     \b

@@ -11,6 +11,9 @@ from zoexport.core.features import Feature
 from zoexport.core.lora_scaling import LoraScaling
 from zoexport.core.types import Problem
 
+READING = ("loss", "pack", "append_eos", "mask_history")
+"""Settings that the reading of data depends on."""
+
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings(abc.ABC):
@@ -85,6 +88,14 @@ class TrainingSettings(abc.ABC):
         False,
         phase="run",
         help="whether texts fill rows of max_length one after another, and long ones are divided and not cut",
+    )
+    append_eos: bool = setting(
+        True, phase="run", help="whether texts and completions are learned with an end token"
+    )
+    mask_history: bool = setting(
+        False,
+        phase="run",
+        help="whether of a conversation the last answer alone is learned, and not every one",
     )
     seed: int = setting(
         0, at_least=0, at_most=MOST_WHOLE, phase="run", help="of adapters, noise and batches"

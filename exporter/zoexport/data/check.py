@@ -14,7 +14,7 @@ from typing import Any
 from zoexport.core.errors import DataError
 from zoexport.data.sources import DataSource, converted
 from zoexport.session import Bundle
-from zoexport.session.data import Dataset, Tokenizer
+from zoexport.session.data import Dataset, Tokenizer, reading
 
 _LABELS = 20
 """Completions that are counted by name, at most; data with more of them has no classes."""
@@ -39,6 +39,7 @@ class _Found:
     problems: list[dict[str, str]] = dataclasses.field(default_factory=list)
     many_labels: bool = False
     unused: set[str] = dataclasses.field(default_factory=set)
+    last_turn_only: int = 0
 
     def problem(self, error: DataError) -> None:
         """Count a row that cannot be used."""
@@ -61,6 +62,7 @@ class _Found:
         self.seen.add(digest)
         self.lengths.append(line["length"])
         self.unused.update(line["unused"])
+        self.last_turn_only += line["last_turn_only"]
         if line["shortened"]:
             self.shortened += 1
             if len(self.shortened_at) < self.limit:
@@ -114,7 +116,7 @@ def check(
         DataError: the source cannot be read at all. ConfigError, BundleError: it cannot be tokenized.
     """
     found = _Found(limit)
-    how: dict[str, Any] = {"loss": loss, "pack": pack}
+    how = {**reading(bundle.settings), "loss": loss, "pack": pack}
     rows = None
     faulty: set[int] = set()
     with (
@@ -159,6 +161,7 @@ def check(
         "rows": rows,
         "shortened": found.shortened,
         "shortened_at": found.shortened_at,
+        "last_turn_only": found.last_turn_only,
         "unused": sorted(found.unused),
         "problem_count": found.problem_count,
         "problems": found.problems,

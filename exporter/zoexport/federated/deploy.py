@@ -25,6 +25,7 @@ from zoexport.federated import apps, flower, flower_app, front, models
 from zoexport.federated import report as pages
 from zoexport.federated.coordinator import Patience
 from zoexport.federated.cost import flops_per_step
+from zoexport.federated.evaluation import reading_of
 from zoexport.federated.guard import Guard
 from zoexport.federated.privacy import Privacy
 from zoexport.federated.processes import (
@@ -177,7 +178,7 @@ def take_part(
         progress(f"the privacy budget pays for {privacy.uploads()} uploads", None)
     private_folder(state)
     examples = state / "examples.jsonl"
-    bundle.write_tokens(data, examples, progress=progress)
+    bundle.write_tokens(data, examples, progress=progress, **reading_of(bundle, "full"))
     config = state / "node.toml"
     values = dict(zip(apps.NODE_KEYS, (bundle.path, examples, state), strict=True))
     with atomic_file(config) as temporary:

@@ -11,6 +11,12 @@ from zoexport.core.types import Progress
 from zoexport.federated import models
 from zoexport.federated.models import Model
 from zoexport.session import Bundle, Dataset, Session
+from zoexport.session.data import reading
+
+
+def reading_of(bundle: Bundle, loss: str) -> dict[str, Any]:
+    """How a federation reads examples: as the bundle's runs do, each in a row of its own."""
+    return {**reading(bundle.settings), "loss": loss, "pack": False}
 
 
 class Evaluator:
@@ -26,7 +32,7 @@ class Evaluator:
         """With the bundle open and the examples tokenized."""
         with (
             bundle.session() as session,
-            bundle.examples(data, loss=loss, progress=progress) as (dataset, _),
+            bundle.examples(data, progress=progress, **reading_of(bundle, loss)) as (dataset, _),
         ):
             session.configure(loss=loss)
             yield cls(session, dataset)

@@ -55,7 +55,7 @@ def terms_of(
             expected="false: the examples of a federation have rows of their own",
             fix="Pass --set pack=false.",
         )
-    for key in ("choices", "dpo.beta", "orpo.beta"):
+    for key in ("choices", "dpo.beta", "orpo.beta", "append_eos", "mask_history"):
         if key in given:
             raise ConfigError(
                 f"setting {key!r}",

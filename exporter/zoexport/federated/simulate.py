@@ -21,7 +21,7 @@ from zoexport.federated import report as pages
 from zoexport.federated.client import Client
 from zoexport.federated.coordinator import Coordinator, Patience
 from zoexport.federated.cost import flops_per_step
-from zoexport.federated.evaluation import Evaluator
+from zoexport.federated.evaluation import Evaluator, reading_of
 from zoexport.federated.guard import Guard
 from zoexport.federated.privacy import Privacy
 from zoexport.federated.settings import terms_of
@@ -150,7 +150,7 @@ def _write_shards(
     """Each client's tokens, as ``folder/shards/<client>.jsonl``."""
     with tempfile.TemporaryDirectory(prefix="zoexport-") as temporary:
         tokens = Path(temporary) / "examples.jsonl"
-        bundle.write_tokens(data, tokens, loss=loss, progress=progress)
+        bundle.write_tokens(data, tokens, progress=progress, **reading_of(bundle, loss))
         shards.write(tokens, divided, folder / "shards")
 
 

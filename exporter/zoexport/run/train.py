@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any, Literal
 
 from zoexport.core.errors import ConfigError, StateError
+from zoexport.core.settings import READING
 from zoexport.core.types import Progress, silent
 from zoexport.data.sources import Data, as_file
 from zoexport.run.answers import answered, read_questions
@@ -29,7 +30,7 @@ from zoexport.session import StepProgress as Step
 from zoexport.session.data import reading
 
 _MEGABYTE = 1e6
-_OF_EVALUATIONS = ("loss", "choices", "dpo.beta", "orpo.beta", "pack")
+_OF_EVALUATIONS = ("choices", "dpo.beta", "orpo.beta", *READING)
 """Settings that an evaluation depends on."""
 
 

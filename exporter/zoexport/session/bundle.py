@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from zoexport.core.manifest import FILE, check_files, check_schema
 from zoexport.core.trust import Trust, Trusted
-from zoexport.core.types import Notice, Progress
+from zoexport.core.types import Notice, Progress, silent
 from zoexport.session.data import Dataset, Tokenizer
 from zoexport.session.host import Session, manifest_text
 from zoexport.session.types import Engine
@@ -114,17 +114,16 @@ class Bundle:
         self,
         data: Path,
         *,
-        loss: str = "full",
-        pack: bool = False,
-        progress: Progress | None = None,
+        progress: Progress = silent,
+        **reads: Any,
     ) -> Iterator[tuple[Dataset, dict[str, int]]]:
         """The examples of a data file, tokenized by the bundle's tokenizer, which is closed again.
 
         Args:
             data: JSON Lines (docs/cli.md, "Data").
-            loss, pack: of the run, as :meth:`Dataset.read` takes them.
             progress: called with the share of the file that is read, and with a notice if examples were shortened or
                 end without an end token.
+            reads: settings of the run, as :meth:`Dataset.read` takes them (:func:`zoexport.session.data.reading`).
 
         Returns:
             The examples; and ``examples`` and ``shortened``, how many there are (rows, where they are packed) and did
@@ -135,19 +134,17 @@ class Bundle:
             DataError: the file, with the line at fault.
             Cancelled: Ctrl-C.
         """
-        report = progress or (lambda phase, done: None)
-        report("tokenizing", None)
+        progress("tokenizing", None)
         with Dataset() as dataset:
             with Tokenizer.open(self.path, trust=self.trust) as tokenizer:
                 found = dataset.read(
                     data,
                     tokenizer,
-                    loss=loss,
-                    pack=pack,
-                    on_part=lambda done, total: report("tokenizing", done / total),
+                    on_part=lambda done, total: progress("tokenizing", done / total),
+                    **reads,
                 )
             if found.note:
-                report(Notice(found.note), None)
+                progress(Notice(found.note), None)
             yield dataset, {"examples": len(dataset), "shortened": found.shortened}
 
     def write_tokens(
@@ -155,15 +152,14 @@ class Bundle:
         data: Path,
         output: Path,
         *,
-        loss: str = "full",
-        pack: bool = False,
-        progress: Progress | None = None,
+        progress: Progress = silent,
+        **reads: Any,
     ) -> dict[str, int]:
         """:meth:`examples` into a file of tokens, which :meth:`Dataset.load` and the runner take.
 
         Raises:
             ZoExportError: as there; ``output`` is then not written.
         """
-        with self.examples(data, loss=loss, pack=pack, progress=progress) as (dataset, counts):
+        with self.examples(data, progress=progress, **reads) as (dataset, counts):
             dataset.write(output)
             return counts

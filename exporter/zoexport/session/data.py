@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.core.errors import DataError
+from zoexport.core.settings import READING
 from zoexport.core.trust import Trusted
 from zoexport.session import abi
 from zoexport.session.types import Candidate, OnPart, Read
@@ -75,14 +76,12 @@ class Tokenizer(abi.Handle):
         self,
         path: Path,
         take: Callable[[dict[str, Any]], None],
-        *,
-        loss: str = "full",
-        pack: bool = False,
+        **reads: Any,
     ) -> None:
         """Pass on what each line of a data file is: an example or a problem (``zo_examples_read`` has the keys).
 
         Args:
-            path, loss, pack: as for :meth:`Dataset.read`.
+            path, reads: as for :meth:`Dataset.read`.
             take: called with each line's; an exception ends the reading and is raised here.
 
         Raises:
@@ -90,7 +89,7 @@ class Tokenizer(abi.Handle):
             Cancelled: Ctrl-C.
         """
         with abi.stoppable() as callback:
-            given = abi.options({"loss": loss, "pack": pack})
+            given = abi.options(reads)
             told = callback(abi.ON_JSON, lambda text: take(json.loads(text)))
             abi.call("zo_examples_read", self.handle, abi.path_bytes(path), given, told, None)
 
@@ -202,19 +201,18 @@ class Dataset(abi.Handle):
         path: Path,
         tokenizer: Tokenizer,
         *,
-        loss: str = "full",
-        pack: bool = False,
         on_part: OnPart | None = None,
+        **reads: Any,
     ) -> Read:
         """Append the examples of a data file (docs/cli.md, "Data"), tokenized for a bundle.
 
         Args:
             path: JSON Lines of texts, prompts and completions, choices, conversations or pairs of answers.
             tokenizer: the bundle's.
-            loss: of the run; every example must have what it compares: choices, or of ``dpo`` and ``orpo`` a pair.
-            pack: of the run; True: what is compared with nothing fills rows, each an example here, and long texts are
-                divided (docs/packing.md).
             on_part: told how many of the file's bytes are done, some twenty times a second.
+            reads: settings of the run, :data:`zoexport.core.settings.READING`. Of its ``loss`` every example must have
+                what it compares: choices, or of ``dpo`` and ``orpo`` a pair. With ``pack`` what is compared with
+                nothing fills rows, each an example here, and long texts are divided (docs/packing.md).
 
         Raises:
             ConfigError: another loss or pack, or a bundle of a masked language model and examples to pack.
@@ -224,7 +222,7 @@ class Dataset(abi.Handle):
         with abi.stoppable() as callback:
             found = abi.result(
                 *("zo_dataset_read", self.handle, tokenizer.handle, abi.path_bytes(path)),
-                *(abi.options({"loss": loss, "pack": pack}), callback(abi.ON_PART, on_part), None),
+                *(abi.options(reads), callback(abi.ON_PART, on_part), None),
             )
         return Read(**found)
 
@@ -265,4 +263,4 @@ def reading(settings: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         settings: of a manifest, with what was chosen for the run.
     """
-    return {"loss": settings["loss"], "pack": settings.get("pack", False)}
+    return {key: settings[key] for key in READING if key in settings}

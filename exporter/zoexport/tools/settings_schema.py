@@ -18,6 +18,7 @@ from typing import Any
 from zoexport.core import options
 from zoexport.core.config import SettingInfo, default_of, fields
 from zoexport.core.files import atomic_file
+from zoexport.core.settings import READING
 from zoexport.methods import methods
 
 _TYPES: dict[Any, str] = {
@@ -28,8 +29,6 @@ _TYPES: dict[Any, str] = {
     list: "array",
     dict: "object",
 }
-_READ = ("loss", "pack")
-"""Settings that the reading of data depends on."""
 
 
 def schema() -> dict[str, Any]:
@@ -43,7 +42,7 @@ def schema() -> dict[str, Any]:
     )
     kinds = {name: _properties([kind]) for name, kind in options.KINDS.items()}
     kinds["settings"] = settings
-    kinds["read"] = {key: settings[key] for key in _READ}
+    kinds["read"] = {key: settings[key] for key in READING}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Settings of a run and options of the session's calls (python -m zoexport.tools.settings_schema)",

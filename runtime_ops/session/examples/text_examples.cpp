@@ -16,10 +16,14 @@ using Tokens = std::vector<int64_t>;
 constexpr size_t kMostKnown = 4096;
 constexpr size_t kMostUnused = 8;
 
-// The tokens that are only read, and those that are learned.
+using Span = std::pair<size_t, size_t>;  // from the first token up to the one behind the last
+
+// The tokens that are only read, and those that are learned, but for what users say between answers.
 struct Sequence {
   Tokens prompt;
   Tokens completion;
+  std::vector<Span> read;       // of the completion
+  bool last_turn_only = false;  // although there are answers before
 };
 
 // The failure of a text of this line.
@@ -103,7 +107,7 @@ class Reader {
     if (!options_.masked) {
       ZO_TRY(check_learned(sequences, where));
     }
-    const bool ends = !options_.masked && must_end(record);
+    const bool ends = options_.append_eos && !options_.masked && must_end(record);
     if (ends && spec_.eos_token) {
       append_end(sequences);
     }
@@ -124,6 +128,7 @@ class Reader {
     made.target = completion == nullptr ? 0 : completion->target;
     made.record = std::move(record);
     made.unused = std::move(unused);
+    made.last_turn_only = sequences[0].last_turn_only;
     return made;
   }
 
@@ -204,20 +209,21 @@ class Reader {
   Result<std::vector<Sequence>> sequences_of(const Record& record, const std::string& where) {
     std::vector<Sequence> sequences;
     if (const auto* text = std::get_if<TextRecord>(&record)) {
-      ZO_ASSIGN(tokens, encode(text->text, spec_.eos_token ? Special::kBefore : Special::kAll, where));
-      sequences.push_back({{}, std::move(tokens)});
+      const bool without_end = spec_.eos_token || !options_.append_eos;
+      ZO_ASSIGN(tokens, encode(text->text, without_end ? Special::kBefore : Special::kAll, where));
+      sequences.push_back({{}, std::move(tokens), {}, false});
     } else if (const auto* completion = std::get_if<CompletionRecord>(&record)) {
       ZO_ASSIGN(prompt, encode(completion->prompt, options_.masked ? Special::kAll : Special::kBefore, where));
       for (const std::string& one : completion->completions) {
         ZO_ASSIGN(tokens, completion_tokens(one, where));
-        sequences.push_back({prompt, std::move(tokens)});
+        sequences.push_back({prompt, std::move(tokens), {}, false});
       }
     } else {
       const auto& chat = std::get<ChatRecord>(record);
-      ZO_ASSIGN(turns, conversation(chat.messages, where));
+      ZO_ASSIGN(turns, conversation(chat.messages, !options_.mask_history && !chat.rejected, where));
       sequences.push_back(std::move(turns));
       if (chat.rejected) {
-        ZO_ASSIGN(rejected, conversation(*chat.rejected, where));
+        ZO_ASSIGN(rejected, conversation(*chat.rejected, false, where));
         sequences.push_back(std::move(rejected));
       }
     }
@@ -225,8 +231,8 @@ class Reader {
   }
 
   // The template writes the special tokens itself. A token that reaches across the begin of the last turn belongs to the turn:
-  // it holds characters that must be learned.
-  Result<Sequence> conversation(const std::vector<Message>& messages, const std::string& where) const {
+  // it holds characters that must be learned. `all`: the answers before the last turn are learned too.
+  Result<Sequence> conversation(const std::vector<Message>& messages, bool all, const std::string& where) const {
     const std::time_t now = std::time(nullptr);
     const auto text = chat_text(spec_, messages, /*reply=*/false, now);
     if (!text.ok()) {
@@ -237,8 +243,48 @@ class Reader {
         before.empty() ? Result<std::string>(std::string()) : chat_text(spec_, before, /*reply=*/true, now);
     ZO_ASSIGN(whole, encode(*text, Special::kNone, where));
     ZO_ASSIGN(first, encode(prompt.ok() ? *prompt : std::string(), Special::kNone, where));
-    const auto begin = whole.begin() + static_cast<ptrdiff_t>(common_prefix(whole, first));
-    return Sequence{{whole.begin(), begin}, {begin, whole.end()}};
+    std::vector<Span> answers;
+    if (all) {
+      ZO_ASSIGN(earlier, earlier_answers(messages, *text, whole, now, where));
+      answers = std::move(earlier);
+    }
+    bool several = false;
+    for (size_t i = 1; i + 1 < messages.size(); ++i) {
+      several = several || messages[i].role == "assistant";
+    }
+    Sequence made{{}, {}, {}, all && several && answers.empty()};
+    answers.emplace_back(common_prefix(whole, first), whole.size());
+    const size_t start = answers.front().first;
+    made.prompt.assign(whole.begin(), whole.begin() + static_cast<ptrdiff_t>(start));
+    made.completion.assign(whole.begin() + static_cast<ptrdiff_t>(start), whole.end());
+    for (size_t i = 1; i < answers.size(); ++i) {
+      made.read.emplace_back(answers[i - 1].second - start, answers[i].first - start);
+    }
+    return made;
+  }
+
+  // Where the answers before the last turn stand among the tokens of a conversation. There are none where the template writes a turn
+  // otherwise once others follow it, and a greeting is none: nothing says where it begins.
+  Result<std::vector<Span>> earlier_answers(const std::vector<Message>& messages, const std::string& text,
+                                            const Tokens& whole, std::time_t now, const std::string& where) const {
+    std::vector<Span> answers;
+    for (size_t i = 1; i + 1 < messages.size(); ++i) {
+      if (messages[i].role != "assistant") {
+        continue;
+      }
+      Span span;
+      for (const bool reply : {true, false}) {
+        const auto end = messages.begin() + static_cast<ptrdiff_t>(reply ? i : i + 1);
+        const auto part = chat_text(spec_, std::vector<Message>(messages.begin(), end), reply, now);
+        if (!part.ok() || text.compare(0, part->size(), *part) != 0) {
+          return std::vector<Span>();
+        }
+        ZO_ASSIGN(tokens, encode(*part, Special::kNone, where));
+        (reply ? span.first : span.second) = common_prefix(whole, tokens);
+      }
+      answers.push_back(span);
+    }
+    return answers;
   }
 
   Status check_vocabulary(const std::vector<Sequence>& sequences, const std::string& where) const {
@@ -285,6 +331,11 @@ class Reader {
       const size_t start = std::max<size_t>(kept, 1);
       std::copy(tokens.begin() + static_cast<ptrdiff_t>(start), tokens.end(),
                 labels.begin() + static_cast<ptrdiff_t>(start) - 1);
+      for (const Span& span : one.read) {
+        for (size_t at = kept + span.first; at < std::min(kept + span.second, tokens.size()); ++at) {
+          labels[at - 1] = kNoLabel;
+        }
+      }
       made.tokens.push_back(std::move(tokens));
       made.labels.push_back(std::move(labels));
     }
@@ -364,6 +415,11 @@ std::string ReadReport::note(size_t max_length) const {
         "Texts and completions are trained without an end token, as the bundle has none: generated text ends only at "
         "a stop string or a token limit.";
   }
+  if (last_turn_only > 0) {
+    text += std::string(text.empty() ? "" : " ") + "Of " + std::to_string(last_turn_only) +
+            (last_turn_only == 1 ? " conversation" : " conversations") +
+            " the last answer alone is learned, as the model's chat template writes earlier ones otherwise.";
+  }
   if (!unused.empty()) {
     std::string keys;
     for (const std::string& key : unused) {
@@ -402,6 +458,7 @@ Result<ReadReport> read_examples(const std::string& path, const Tokenizer& token
     ++report.examples;
     report.shortened += made.shortened ? 1 : 0;
     report.endless += made.endless ? 1 : 0;
+    report.last_turn_only += made.last_turn_only ? 1 : 0;
     if (report.unused.size() < kMostUnused) {
       report.unused.insert(made.unused.begin(), made.unused.end());
     }

@@ -21,6 +21,8 @@ struct ReadOptions {
   bool masked = false;          // of an encoder: prompts with a mask
   int32_t loss = ZO_LOSS_FULL;  // every example must have what it compares
   bool pack = false;            // sequences that are compared with nothing share rows; not of an encoder
+  bool append_eos = true;       // texts and completions end with the bundle's end token
+  bool mask_history = false;    // of a conversation the last answer alone is learned
 };
 
 struct ReadReport {
@@ -29,6 +31,7 @@ struct ReadReport {
   uint64_t longest = 0;          // tokens of the longest example, before it was shortened
   uint64_t needed = 0;           // tokens of the longest one that was shortened
   uint64_t endless = 0;          // texts and completions that got no end token, as the bundle has none
+  uint64_t last_turn_only = 0;   // conversations of whose answers the last one alone could be learned
   std::set<std::string> unused;  // keys that examples have beside those of their shapes; the first ones
 
   // What whoever trains on the examples should know, in sentences; empty where there is nothing.
@@ -46,6 +49,7 @@ struct TextExample {
   bool endless = false;          // whether an end token is missing, as the bundle has none
   bool divides = false;          // whether it may go on in a second row
   std::set<std::string> unused;  // keys beside those of its shape
+  bool last_turn_only = false;   // a conversation of whose answers the last one alone could be learned
 
   Status add_to(Dataset& dataset, const std::string& where) const;
 };
@@ -59,13 +63,14 @@ using OnExample = std::function<Status(Result<TextExample> example, size_t line,
 //   prompt, completion   tokenized apart and joined; the completion is predicted, each of the choices after the same part of
 //                        the prompt, of which what does not fit is cut off its begin
 //   prompt, chosen, rejected   likewise, the two answers being choices of which the first is right
-//   messages             as the model's chat template writes them; the last turn is predicted, of a pair both last turns. So are
+//   messages             as the model's chat template writes them; every answer is predicted, with `mask_history` or where the
+//                        template writes earlier answers otherwise the last one, of a pair both last ones. So are
 //                        {"conversations"} of {"from", "value"}, and {"prompt", "completion"} that are lists of messages
 //   instruction, input, output   a conversation of two turns; without a chat template the text of Stanford Alpaca
 //
 // Texts, completions and both answers of a pair end with `spec`'s eos_token: it takes the place of what the tokenizer writes
 // behind a text, follows no end token, and is cut off with an end that does not fit. It is not appended to choices, to what
-// loss=choices compares, and for encoders.
+// loss=choices compares, for encoders, and without `append_eos`.
 Status for_examples(const std::string& path, const Tokenizer& tokenizer, const TextSpec& spec,
                     const ReadOptions& options, const OnExample& take, const GoOn& go_on);
 

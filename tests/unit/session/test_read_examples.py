@@ -314,3 +314,47 @@ def test_keys_that_are_not_used_are_told(tmp_path: Path) -> None:
         assert note.endswith("Keys of the examples that are not used: 'id', 'label'.")
         used = {"prompt": "a", "completion": "b", "answers": ["b"]}
         assert "not used" not in dataset.read(write(tmp_path, [used]), tokenizer).note
+
+
+def test_answers_that_are_learned(tmp_path: Path) -> None:
+    """All of them but a greeting; the last one with mask_history, and where the template writes others otherwise."""
+    turns = [{**OTHER, "content": "Hi!"}, ASKED, ANSWER, ASKED, OTHER]
+    bundle(tmp_path, chatting(CHAT_TEMPLATE), max_length=60)
+    path = write(tmp_path, [{"messages": turns}])
+    with Tokenizer.open(tmp_path / "bundle") as tokenizer, Dataset() as dataset:
+
+        def learned(**reads: Any) -> str:
+            found: list[Any] = []
+            tokenizer.examples(path, found.append, **reads)
+            labels = found[0]["candidates"][0]["labels"]
+            return "".join(
+                tokenizer.decode([label], special=True) if label >= 0 else "|" for label in labels
+            )
+
+        every = [part for part in learned().split("|") if part]
+        assert [part.split("<")[0] for part in every] == ["So.", "No."]
+        last = [part for part in learned(mask_history=True).split("|") if part]
+        assert last == every[1:]
+        assert not dataset.read(path, tokenizer).note
+
+
+def test_a_template_that_writes_earlier_answers_otherwise(tmp_path: Path) -> None:
+    turns = [ASKED, {**ANSWER, "content": "<think>\nhm\n</think>\n\nSo."}, ASKED, OTHER]
+    bundle(tmp_path, chatting(TEMPLATES["qwen3"]), max_length=60)
+    path = write(tmp_path, [{"messages": turns}])
+    with Tokenizer.open(tmp_path / "bundle") as tokenizer, Dataset() as dataset:
+        note = dataset.read(path, tokenizer).note
+        assert note.startswith("Of 1 conversation the last answer alone is learned")
+        assert not dataset.read(path, tokenizer, mask_history=True).note
+
+
+def test_end_tokens_can_be_left_out(tmp_path: Path) -> None:
+    bundle(tmp_path, tokenizers.tokenizer("gpt2"), end_tokens=(2,))
+    found: list[Any] = []
+    lines: list[object] = [{"text": "It was great"}, {"prompt": "a", "completion": " b"}]
+    with Tokenizer.open(tmp_path / "bundle") as tokenizer:
+        for append in (True, False):
+            tokenizer.examples(write(tmp_path, lines), found.append, append_eos=append)
+    with_end, without = found[:2], found[2:]
+    for one, other in zip(with_end, without, strict=True):
+        assert one["candidates"][0]["tokens"] == [*other["candidates"][0]["tokens"], 2]
