@@ -103,6 +103,9 @@ Result<Generated> Session::generate(GenerateRequest request) {
   if (request.wants_text()) {
     ZO_ASSIGN(tokenizer, this->tokenizer());
     text.emplace(*tokenizer, request.stop_strings);
+    if (request.text) {
+      ZO_TRY(text->follow(*tokenizer, request.options.prompt));
+    }
   }
   AnonymousPeak anonymous;
   ZO_TRY(load_generating());

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer, decoders, models, normalizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from tests.support.compiled import Compiler
 from tests.support.generation import greedy, prompt_of, random_adapter, reference
-from tests.support.tiny_models import VOCAB_SIZE
+from tests.support.tiny_models import VOCAB_SIZE, save_tiny
+from zoexport.cli.main import run
 from zoexport.core.errors import ConfigError, DataError, ZoExportError
 from zoexport.session import Sampling, Session, memory_usage
 
@@ -181,3 +183,62 @@ def test_what_cannot_be_used(
 ) -> None:
     with Session.open(bundle) as session, pytest.raises(kind, match=part):
         session.generate(**options)
+
+
+def sentence_pieces() -> PreTrainedTokenizerFast:
+    """As Llama 2's: a blank is written before a text, and its first one is left out of what tokens say."""
+    words = ["\u2581", *"Itwasgre", "wa", "was", "\u2581was", "gr", "gre", "\u2581gre"]
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *words]
+    merges = [
+        ("w", "a"),
+        ("wa", "s"),
+        ("\u2581", "was"),
+        ("g", "r"),
+        ("gr", "e"),
+        ("\u2581", "gre"),
+    ]
+    vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
+    made = Tokenizer(
+        models.BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    )
+    made.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+    )
+    made.decoder = decoders.Sequence(
+        [
+            decoders.Replace("\u2581", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    return PreTrainedTokenizerFast(tokenizer_object=made, **special)
+
+
+def test_the_blank_before_the_first_word(tmp_path: Path) -> None:
+    """Prompt and text together are what transformers makes of all tokens."""
+    model = save_tiny("llama", tmp_path / "model", tokenizer=False)
+    tokenizer = sentence_pieces()
+    tokenizer.save_pretrained(model)
+    bundle = tmp_path / "bundle"
+    options = ["--target", "host", "--method", "mebp", "-o", str(bundle), "--no-verify"]
+    assert run(["compile", str(model), *options, "--set", "max_length=16"]) == 0
+    begins = set()
+    with Session.open(bundle) as session:
+        random_adapter(session)
+        for seed in range(40):
+            sampling = Sampling(temperature=3.0, seed=seed)
+            pieces: list[str] = []
+            made = session.generate(
+                "It was",
+                max_new_tokens=4,
+                stop_tokens=(),
+                sampling=sampling,
+                on_text=pieces.append,
+            )
+            prompt = tokenizer("It was")["input_ids"]
+            whole = tokenizer.decode([*prompt, *made.tokens], skip_special_tokens=True)
+            assert "It was" + (made.text or "") == whole and "".join(pieces) == made.text
+            begins.add((made.text or "-")[0])
+    assert " " in begins

@@ -112,7 +112,15 @@ def _sequences(
     prompt = encode(content["prompt"], special=True, behind=masked)
     pair = [content[key] for key in ("chosen", "rejected") if key in content]
     completions = pair or content.get("choices", [content.get("completion")])
-    return [(prompt, encode(one, special=False)) for one in completions]
+    if masked:
+        return [(prompt, encode(one, special=False)) for one in completions]
+    found = []
+    for one in completions:
+        whole = encode(content["prompt"] + one, special=True, behind=False)
+        same = itertools.takewhile(lambda two: two[0] == two[1], zip(prompt, whole, strict=False))
+        border = len(list(same))
+        found.append((whole[:border], whole[border:]))
+    return found
 
 
 def _written_behind(tokenizer: Any) -> int:

@@ -91,6 +91,8 @@ def _lines(name: str, result: dict[str, Any]) -> list[str]:
         rows.append(("rows", f"{result['rows']} with pack=true, of {result['max_length']} tokens"))
     rows += [(key, str(result[key])) for key in ("duplicates", "empty", "shortened") if result[key]]
     rows += [("", where) for where in result["shortened_at"]]
+    if result["joined"]:
+        rows.append(("without a blank before the completion", str(result["joined"])))
     if result["last_turn_only"]:
         text = f"{result['last_turn_only']}, as the chat template writes earlier answers otherwise"
         rows.append(("conversations learned at the last answer alone", text))

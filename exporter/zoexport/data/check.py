@@ -40,6 +40,7 @@ class _Found:
     many_labels: bool = False
     unused: set[str] = dataclasses.field(default_factory=set)
     last_turn_only: int = 0
+    joined: int = 0
 
     def problem(self, error: DataError) -> None:
         """Count a row that cannot be used."""
@@ -80,6 +81,8 @@ class _Found:
 
     def _completion(self, prompt: str, completions: Sequence[str], right: int) -> None:
         compared = len(completions) > 1
+        whole = prompt and not prompt[-1].isspace() and not completions[right][:1].isspace()
+        self.joined += bool(whole)
         self.shapes["choices" if compared else "completion"] += 1
         self.empty += _blank(prompt) or _blank(completions[right])
         if compared:
@@ -161,6 +164,7 @@ def check(
         "rows": rows,
         "shortened": found.shortened,
         "shortened_at": found.shortened_at,
+        "joined": found.joined,
         "last_turn_only": found.last_turn_only,
         "unused": sorted(found.unused),
         "problem_count": found.problem_count,

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <ctime>
-#include <map>
 #include <set>
 
 #include "session/examples/packing.h"
@@ -13,7 +12,6 @@ namespace {
 
 using Tokens = std::vector<int64_t>;
 
-constexpr size_t kMostKnown = 4096;
 constexpr size_t kMostUnused = 8;
 
 using Span = std::pair<size_t, size_t>;  // from the first token up to the one behind the last
@@ -192,21 +190,16 @@ class Reader {
     return tokens.ok() ? std::move(tokens) : Result<Tokens>(at(where, tokens.failure()));
   }
 
-  // Choices are mostly the same words again and again.
-  Result<Tokens> completion_tokens(const std::string& text, const std::string& where) {
-    const auto known = completions_.find(text);
-    if (known != completions_.end()) {
-      return known->second;
-    }
-    ZO_ASSIGN(tokens, encode(text, Special::kNone, where));
-    if (completions_.size() == kMostKnown) {
-      completions_.clear();
-    }
-    completions_.emplace(text, tokens);
-    return tokens;
+  // A prompt and what follows it as the tokens of the whole text. A token that reaches across the border belongs to the
+  // completion.
+  Result<Sequence> completed(const std::string& prompt, const Tokens& before, const std::string& text,
+                             const std::string& where) const {
+    ZO_ASSIGN(whole, encode(prompt + text, Special::kBefore, where));
+    const auto border = whole.begin() + static_cast<ptrdiff_t>(common_prefix(whole, before));
+    return Sequence{{whole.begin(), border}, {border, whole.end()}, {}, false};
   }
 
-  Result<std::vector<Sequence>> sequences_of(const Record& record, const std::string& where) {
+  Result<std::vector<Sequence>> sequences_of(const Record& record, const std::string& where) const {
     std::vector<Sequence> sequences;
     if (const auto* text = std::get_if<TextRecord>(&record)) {
       const bool without_end = spec_.eos_token || !options_.append_eos;
@@ -215,8 +208,13 @@ class Reader {
     } else if (const auto* completion = std::get_if<CompletionRecord>(&record)) {
       ZO_ASSIGN(prompt, encode(completion->prompt, options_.masked ? Special::kAll : Special::kBefore, where));
       for (const std::string& one : completion->completions) {
-        ZO_ASSIGN(tokens, completion_tokens(one, where));
-        sequences.push_back({prompt, std::move(tokens), {}, false});
+        if (options_.masked) {
+          ZO_ASSIGN(tokens, encode(one, Special::kNone, where));
+          sequences.push_back({prompt, std::move(tokens), {}, false});
+        } else {
+          ZO_ASSIGN(sequence, completed(completion->prompt, prompt, one, where));
+          sequences.push_back(std::move(sequence));
+        }
       }
     } else {
       const auto& chat = std::get<ChatRecord>(record);
@@ -396,7 +394,6 @@ class Reader {
   const Tokenizer& tokenizer_;
   const TextSpec& spec_;
   const ReadOptions& options_;
-  std::map<std::string, Tokens> completions_;
 };
 
 }  // namespace

@@ -60,7 +60,7 @@ using OnExample = std::function<Status(Result<TextExample> example, size_t line,
 // told of the file's bytes.
 //
 //   text                 every token but the first is predicted; what does not fit is cut off its end
-//   prompt, completion   tokenized apart and joined; the completion is predicted, each of the choices after the same part of
+//   prompt, completion   the tokens of the whole text; the completion is predicted, each of the choices after the same part of
 //                        the prompt, of which what does not fit is cut off its begin
 //   prompt, chosen, rejected   likewise, the two answers being choices of which the first is right
 //   messages             as the model's chat template writes them; every answer is predicted, with `mask_history` or where the

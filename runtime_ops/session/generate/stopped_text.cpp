@@ -16,15 +16,29 @@ Status check_stops(const std::vector<std::string>& stops) {
   return {};
 }
 
+Status StoppedText::follow(const Tokenizer& tokenizer, const std::vector<int64_t>& prompt) {
+  ZO_ASSIGN(whole, tokenizer.decode(prompt, /*skip_special=*/true));
+  size_t given = 0;
+  for (const int64_t token : prompt) {
+    ZO_ASSIGN(piece, stream_.push(token));
+    given += piece.size();
+  }
+  before_ = whole.size() - std::min(whole.size(), given);
+  return {};
+}
+
 Result<std::string> StoppedText::push(int64_t token) {
   ZO_ASSIGN(piece, stream_.push(token));
   return take(piece, /*last=*/false);
 }
 
-std::string StoppedText::take(const std::string& piece, bool last) {
+std::string StoppedText::take(std::string piece, bool last) {
   if (stopped_) {
     return {};
   }
+  const size_t known = std::min(before_, piece.size());
+  piece.erase(0, known);
+  before_ -= known;
   held_ += piece;
   size_t end = held_.size();
   for (const std::string& stop : stops_) {

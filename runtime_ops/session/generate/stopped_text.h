@@ -18,6 +18,8 @@ class StoppedText {
   StoppedText(const Tokenizer& tokenizer, std::vector<std::string> stops)
       : stream_(tokenizer.stream(/*skip_special=*/true)), stops_(std::move(stops)) {}
 
+  // The text goes on behind that of a prompt, of which nothing is given: so the blank before its first word is.
+  Status follow(const Tokenizer& tokenizer, const std::vector<int64_t>& prompt);
   // What is certain of the text with this token, and was not before: whole characters, and no beginning of a stop string.
   Result<std::string> push(int64_t token);
   // The rest.
@@ -29,9 +31,10 @@ class StoppedText {
   const std::string& text() const { return text_; }
 
  private:
-  std::string take(const std::string& piece, bool last);
+  std::string take(std::string piece, bool last);
 
   TextStream stream_;
+  size_t before_ = 0;  // bytes of the prompt's text that are still to come
   std::vector<std::string> stops_;
   std::string held_;  // at its end, what may be the beginning of a stop string
   std::string text_;
