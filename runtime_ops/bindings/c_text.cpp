@@ -48,7 +48,11 @@ zoexport::TextSpec text_spec(const zoexport::Manifest& manifest) {
 json messages_json(const std::vector<zoexport::Message>& messages) {
   json list = json::array();
   for (const zoexport::Message& one : messages) {
-    list.push_back({{"role", one.role}, {"content", one.content}});
+    json message = {{"role", one.role}, {"content", one.content}};
+    if (one.reasoning) {
+      message["reasoning_content"] = *one.reasoning;
+    }
+    list.push_back(std::move(message));
   }
   return list;
 }

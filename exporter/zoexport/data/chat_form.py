@@ -13,7 +13,7 @@ import dataclasses
 import itertools
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Messages = list[tuple[str, str]]
@@ -31,6 +31,7 @@ _DIRECTIVES = re.compile(r"(?:[^%]|%[aAbBdHjmMSyY%])*")
 _THOUGHT = "</think>"
 _PYTHON_BLANKS = "\x1c\x1d\x1e\x1f"
 _MOST_TURNS = 5
+_LONGEST = 2 * _MOST_TURNS
 _CONVERSATIONS = 100
 _NO_THOUGHT = "<think>\n\n</think>\n\n"
 
@@ -50,6 +51,11 @@ _CONTENTS: dict[str, Callable[[str], str]] = {
     "thought": _thoughtful,
 }
 """What templates write of a content, by the manifest's word for it."""
+_THOUGHTS: dict[str, Callable[[str, str], str]] = {
+    "answer": lambda content, thought: content,
+    "thought": lambda content, thought: _thoughtful(f"<think>\n{thought}\n{_THOUGHT}\n\n{content}"),
+}
+"""The same of a content and a thought that is given beside it."""
 _OF_TURNS = ("whole", "stripped", "answer")
 _SAMPLES = [" \n\t x\u00a0 \n", "\n\nx\n", f"think{_THOUGHT}\n\nx y"]
 _PARTS = [
@@ -101,26 +107,43 @@ class ChatForm:
         content: by role, what is written of a message's content.
         date: the format of the date, where there is one.
         answer: the answer with which a conversation ends, where it is written otherwise than one that is followed.
+        reasoning: whether a message's ``reasoning_content`` is written as the thought of its content.
     """
 
     between: dict[str, dict[str, str]]
     content: dict[str, str]
     date: str | None
     answer: LastAnswer | None = None
+    reasoning: bool = False
 
-    def render(self, messages: Sequence[tuple[str, str]], *, reply: bool, date: str = "") -> str:
+    def render(
+        self,
+        messages: Sequence[tuple[str, str]],
+        *,
+        reply: bool,
+        date: str = "",
+        thoughts: Mapping[int, str] | None = None,
+    ) -> str:
         """The conversation as the template writes it.
 
+        Args:
+            thoughts: by the number of a message, its ``reasoning_content``.
+
         Raises:
-            KeyError: an order of roles that the template does not have.
+            KeyError: an order of roles, or a thought, that the template does not have.
         """
         text, before = [], "begin"
-        for number, (role, content) in enumerate(messages, start=1):
-            if self.answer and role == "assistant" and number == len(messages) and not reply:
-                written = _CONTENTS[self.answer.content](content)
+        for number, (role, content) in enumerate(messages):
+            last = role == "assistant" and number + 1 == len(messages) and not reply
+            word = self.answer.content if self.answer and last else self.content[role]
+            thought = (thoughts or {}).get(number)
+            written = (
+                _CONTENTS[word](content) if thought is None else _THOUGHTS[word](content, thought)
+            )
+            if self.answer and last:
                 text += [self.answer.before[before], written, self.answer.end]
                 break
-            text += [self.between[before][role], _CONTENTS[self.content[role]](content)]
+            text += [self.between[before][role], written]
             before = role
         else:
             text.append(self.between[before]["reply" if reply else "end"])
@@ -132,7 +155,8 @@ class ChatForm:
         """The manifest's ``text.chat``."""
         date = {} if self.date is None else {"date": self.date}
         answer = {} if self.answer is None else {"answer": dataclasses.asdict(self.answer)}
-        return {"between": self.between, "content": self.content, **date, **answer}
+        reasoning = {"reasoning": True} if self.reasoning else {}
+        return {"between": self.between, "content": self.content, **date, **answer, **reasoning}
 
 
 def chat_form(tokenizer: Any, *, seed: int = 0) -> ChatForm | str:
@@ -142,13 +166,18 @@ def chat_form(tokenizer: Any, *, seed: int = 0) -> ChatForm | str:
         tokenizer: of transformers, with a chat template.
         seed: of the conversations that the pieces are checked on.
     """
-    try:
-        return _taken_apart(_Template(tokenizer), system=True, seed=seed)
-    except _Unfit as error:
-        reason = str(error)
+    reason = ""
     # Some templates move the system message to where it depends on more than its neighbours.
-    with contextlib.suppress(_Unfit):
-        return _taken_apart(_Template(tokenizer), system=False, seed=seed)
+    for system in (True, False):
+        template = _Template(tokenizer)
+        try:
+            form = _taken_apart(template, system=system, seed=seed)
+        except _Unfit as error:
+            reason = reason or str(error)
+            continue
+        return _with_reasoning(
+            template, _with_more_orders(template, form, system=system, seed=seed)
+        )
     return reason
 
 
@@ -162,17 +191,26 @@ class _Template:
             self._source = f"{_DATE_MACRO}\n{self._source}"
         self.formats: set[str] = set()
 
-    def render(self, messages: Messages, *, reply: bool) -> str | None:
-        """What the template writes, None where it refuses the conversation."""
+    def render(
+        self, messages: Messages, *, reply: bool, thoughts: Mapping[int, str] | None = None
+    ) -> str | None:
+        """What the template writes, None where it refuses the conversation.
+
+        Args:
+            thoughts: by the number of a message, its ``reasoning_content``.
+        """
         from jinja2.exceptions import TemplateError
 
+        given = [
+            {"role": "assistant" if role == _ANSWER else role, "content": content}
+            for role, content in messages
+        ]
+        for number, thought in (thoughts or {}).items():
+            given[number]["reasoning_content"] = thought
         try:
             text = str(
                 self._tokenizer.apply_chat_template(
-                    [
-                        {"role": "assistant" if role == _ANSWER else role, "content": content}
-                        for role, content in messages
-                    ],
+                    given,
                     chat_template=self._source,
                     tokenize=False,
                     add_generation_prompt=reply,
@@ -213,16 +251,116 @@ def _taken_apart(template: _Template, *, system: bool, seed: int) -> ChatForm:
         if any(role in seconds for seconds in between.values())
     }
     form = ChatForm(between, content, date)
-    if _differs(template, form, generator, reply=True, system=system):
+    if _differs(
+        template, form, generator, _orders(_LONGEST, reply=True, system=system), reply=True
+    ):
         raise _Unfit("a chat template that writes other conversations otherwise than their turns")
     # How a whole conversation ends is not needed to generate, so it may be of no such form.
     for ended in (_with_ends, _with_last_answers):
         with contextlib.suppress(_Unfit):
             whole = ended(template, form, system=system)
             known = template.formats <= {date}
-            if known and not _differs(template, whole, generator, reply=False, system=system):
+            orders = _orders(_LONGEST, reply=False, system=system)
+            if known and not _differs(template, whole, generator, orders, reply=False):
                 return whole
     return form
+
+
+def _with_more_orders(template: _Template, form: ChatForm, *, system: bool, seed: int) -> ChatForm:
+    """With greetings, users' messages in a row and tools, as far as the template writes these by pairs of roles."""
+    generator = random.Random(seed)
+    known: list[Callable[[tuple[str, ...], bool], list[tuple[str, ...]]]] = []
+    for kind in (_greeted, _repeated, _with_tools):
+        with contextlib.suppress(_Unfit, KeyError):
+            more = _extended(template, form, kind, system=system)
+            ends = (True, False) if form.answer or "end" in form.between["assistant"] else (True,)
+            for reply in ends:
+                orders = _orders(_MOST_TURNS, reply=reply, system=system)
+                for one in (*known, kind):
+                    orders += [new for order in orders for new in one(order, reply)]
+                if _differs(template, more, generator, orders, reply=reply):
+                    break
+            else:
+                form = more
+                known.append(kind)
+    return form
+
+
+def _extended(
+    template: _Template,
+    form: ChatForm,
+    kind: Callable[[tuple[str, ...], bool], list[tuple[str, ...]]],
+    *,
+    system: bool,
+) -> ChatForm:
+    between = {first: dict(seconds) for first, seconds in form.between.items()}
+    answer = form.answer
+    for reply in (True, False):
+        if not reply and not answer and "end" not in form.between["assistant"]:
+            break
+        for order in _orders(_MOST_TURNS, reply=reply, system=system):
+            for new in kind(order, reply):
+                if reply or not answer:
+                    _read_off(template, new, reply, between)
+                    continue
+                last: _Between = {first: dict(seconds) for first, seconds in between.items()}
+                _read_off(template, (*new[:-1], _ANSWER), False, last)
+                opening = _NO_THOUGHT if answer.content == "thought" else ""
+                before = {
+                    first: seconds[_ANSWER].removesuffix(opening)
+                    for first, seconds in last.items()
+                    if _ANSWER in seconds
+                }
+                answer = dataclasses.replace(answer, before={**answer.before, **before})
+    content = dict(form.content)
+    if "tool" in between:
+        content["tool"] = _content(template, between, "tool")
+    return dataclasses.replace(form, between=between, content=content, answer=answer)
+
+
+def _greeted(order: tuple[str, ...], _: bool) -> list[tuple[str, ...]]:
+    system, turns = _split(order)
+    return [(*system, "assistant", *turns)]
+
+
+def _repeated(order: tuple[str, ...], _: bool) -> list[tuple[str, ...]]:
+    return [tuple(role for turn in order for role in [turn] * (1 + (turn == "user")))]
+
+
+def _with_tools(order: tuple[str, ...], reply: bool) -> list[tuple[str, ...]]:
+    found = []
+    for count in (1, 2):
+        called = ("assistant", *["tool"] * count)
+        new = [
+            role for turn in order for role in ((*called, turn) if turn == "assistant" else [turn])
+        ]
+        found.append((*new, *called) if reply else tuple(new))
+        if reply:
+            found.append(tuple(new))
+    return found
+
+
+def _split(order: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The system message, where there is one, and the turns."""
+    cut = int(order[:1] == ("system",))
+    return order[:cut], order[cut:]
+
+
+def _with_reasoning(template: _Template, form: ChatForm) -> ChatForm:
+    """With whether ``reasoning_content`` is written as a thought is that stands in the content."""
+    read = dataclasses.replace(form, reasoning=True)
+    turns = ("user", "assistant")
+    orders: list[tuple[bool, tuple[str, ...]]] = [(True, (*turns, "user"))]
+    if form.answer or "end" in form.between["assistant"]:
+        orders += [(False, turns), (False, turns * 2)]
+    for reply, order in orders:
+        for thought, said in itertools.product(("hm", "\nso\n\nwhat "), ("Yes.", "\n\n two\n")):
+            messages = [(role, said if role == "assistant" else "plain") for role in order]
+            thoughts = {i: thought for i, role in enumerate(order) if role == "assistant"}
+            found = template.render(messages, reply=reply, thoughts=thoughts)
+            if found != _written(read, messages, reply=reply, thoughts=thoughts):
+                return form
+    return read
 
 
 def _with_ends(template: _Template, form: ChatForm, *, system: bool) -> ChatForm:
@@ -277,6 +415,7 @@ def _content(template: _Template, between: _Between, role: str) -> str:
         "system": ("system", "user"),
         "user": ("user", "assistant", "user"),
         "assistant": ("user", "assistant", "user"),
+        "tool": ("user", "assistant", "tool"),
     }[role]
     for word in _OF_TURNS:
         form = ChatForm(between, dict.fromkeys(order, "whole") | {role: word}, None)
@@ -301,18 +440,24 @@ def _fits(
     return True
 
 
-def _written(form: ChatForm, messages: Messages, *, reply: bool) -> str | None:
+def _written(
+    form: ChatForm, messages: Messages, *, reply: bool, thoughts: Mapping[int, str] | None = None
+) -> str | None:
     try:
-        return form.render(messages, reply=reply, date=DATE_PLACE)
+        return form.render(messages, reply=reply, date=DATE_PLACE, thoughts=thoughts)
     except KeyError:
         return None
 
 
 def _differs(
-    template: _Template, form: ChatForm, generator: random.Random, *, reply: bool, system: bool
+    template: _Template,
+    form: ChatForm,
+    generator: random.Random,
+    orders: Sequence[tuple[str, ...]],
+    *,
+    reply: bool,
 ) -> bool:
     """Whether the form writes a random conversation otherwise than the template does."""
-    orders = _orders(2 * _MOST_TURNS, reply=reply, system=system)
     for _ in range(_CONVERSATIONS):
         messages = [(role, _random_content(generator)) for role in generator.choice(orders)]
         if template.render(messages, reply=reply) != _written(form, messages, reply=reply):

@@ -158,7 +158,7 @@ Result<std::vector<Message>> turns_of(const json& messages, const char* key, con
   for (const json& message : messages) {
     const std::string list =
         std::string(key) == "messages" || std::string(key) == "conversations" ? "" : ", " + std::string(key);
-    const std::string place = where + list + ", message " + std::to_string(turns.size());
+    const std::string place = where + list + ", message " + std::to_string(turns.size() + 1);
     if (!message.is_object()) {
       return unusable(place, "a JSON " + kind(message), R"(an object {"role", "content"})",
                       "Write each turn as an object.");
@@ -167,15 +167,20 @@ Result<std::vector<Message>> turns_of(const json& messages, const char* key, con
     const bool other = message.contains("from") && message.contains("value");
     ZO_ASSIGN(role, text_of(message, other ? "from" : "role", place));
     ZO_ASSIGN(text, text_of(message, other ? "value" : "content", place));
+    const std::set<std::string> keys = {other ? "from" : "role", other ? "value" : "content", "reasoning_content"};
     for (const auto& entry : message.items()) {
-      const bool written = entry.key() == (other ? "from" : "role") || entry.key() == (other ? "value" : "content");
-      if (!written && !entry.value().empty()) {
+      if (keys.count(entry.key()) == 0 && !entry.value().empty()) {
         return unusable(place, "the key " + quoted(entry.key()), "the role and the content of a message alone",
                         "Write what it says into the content, or remove the key.");
       }
     }
+    std::optional<std::string> reasoning;
+    if (message.contains("reasoning_content") && !message.at("reasoning_content").empty()) {
+      ZO_ASSIGN(thought, text_of(message, "reasoning_content", place));
+      reasoning = std::move(thought);
+    }
     const auto known_role = kRoles.find(role);
-    turns.push_back({known_role == kRoles.end() ? role : known_role->second, text});
+    turns.push_back({known_role == kRoles.end() ? role : known_role->second, text, std::move(reasoning)});
   }
   return turns;
 }
@@ -243,7 +248,9 @@ Result<Record> chat_pair(const json& content, const std::string& where) {
     turns[answer].insert(turns[answer].end(), given.begin(), given.end());
     ZO_TRY(check_answer(turns[answer], where + ", " + key));
   }
-  const auto same = [](const Message& a, const Message& b) { return a.role == b.role && a.content == b.content; };
+  const auto same = [](const Message& a, const Message& b) {
+    return a.role == b.role && a.content == b.content && a.reasoning == b.reasoning;
+  };
   const auto [chosen, rejected] =
       std::mismatch(turns[0].begin(), turns[0].end(), turns[1].begin(), turns[1].end(), same);
   if (chosen == turns[0].end() && rejected == turns[1].end()) {

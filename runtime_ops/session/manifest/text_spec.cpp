@@ -9,8 +9,8 @@
 namespace zoexport {
 namespace {
 
-constexpr std::array kFirst = {"begin", "system", "user", "assistant"};
-constexpr std::array kSecond = {"system", "user", "assistant", "end", "reply"};
+constexpr std::array kFirst = {"begin", "system", "user", "assistant", "tool"};
+constexpr std::array kSecond = {"system", "user", "assistant", "tool", "end", "reply"};
 constexpr int64_t kMostIds = int64_t{1} << 31;
 // Of dates: numbers, and names of days and months.
 const char* const kDirectives = "aAbBdHjmMSyY%";
@@ -87,6 +87,7 @@ ChatForm read_chat(const JsonNode& node, int64_t vocab_size) {
   if (node.has("answer")) {
     chat.answer = read_answer(node.member("answer"));
   }
+  chat.reasoning = node.has("reasoning") && node.member("reasoning").boolean();
   if (node.has("end_tokens")) {
     chat.end_tokens = read_tokens(node.member("end_tokens"), vocab_size);
   }

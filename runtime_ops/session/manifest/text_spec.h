@@ -25,13 +25,14 @@ struct LastAnswer {
 
 // A model's chat template in pieces.
 struct ChatForm {
-  // What is written between what stands first ("begin" or a role) and what follows ("system", "user", "assistant", "end", or
+  // What is written between what stands first ("begin" or a role) and what follows ("system", "user", "assistant", "tool", "end", or
   // "reply": the answer that is to be generated). U+E000 stands for the date.
   std::map<std::string, std::map<std::string, std::string>> between;
   std::map<std::string, ContentForm> content;  // by role
   std::string date;                            // its format, as strftime has it; empty without one
   std::vector<int64_t> end_tokens;             // with which a turn ends, beside those of all texts
   std::optional<LastAnswer> answer;            // where it is written otherwise than one that is followed
+  bool reasoning = false;                      // a message's reasoning is written as the thought of its content
 };
 
 // The token of an encoder that stands for what is predicted.

@@ -93,9 +93,18 @@ std::string thought_of(const std::string& content) {
   return begin == std::string::npos ? before : before.substr(begin + std::strlen(kThoughtBegin));
 }
 
-std::string written(const std::string& content, ContentForm form) {
+std::string thoughtful(const std::string& thought, const std::string& answer) {
+  return std::string(kThoughtBegin) + "\n" + without_breaks(thought, true) + "\n" + kThoughtEnd + "\n\n" +
+         without_breaks(answer, false);
+}
+
+std::string written(const Message& message, ContentForm form) {
+  const std::string& content = message.content;
   if (form == ContentForm::kStripped) {
     return stripped(content);
+  }
+  if (message.reasoning) {
+    return form == ContentForm::kThought ? thoughtful(*message.reasoning, content) : content;
   }
   if (form == ContentForm::kWhole) {
     return content;
@@ -106,8 +115,7 @@ std::string written(const std::string& content, ContentForm form) {
   if (form == ContentForm::kAnswer) {
     return thought ? without_breaks(answer, false) : content;
   }
-  return std::string(kThoughtBegin) + "\n" + (thought ? without_breaks(thought_of(content), true) : "") + "\n" +
-         kThoughtEnd + "\n\n" + without_breaks(answer, false);
+  return thoughtful(thought ? thought_of(content) : "", answer);
 }
 
 }  // namespace
@@ -163,7 +171,8 @@ Result<std::string> chat_text(const TextSpec& text, const std::vector<Message>& 
       }
       return Failure{ZO_DATA_ERROR, where, "'" + next + "' after '" + before + "'",
                      expected.empty() ? "other roles before it" : expected,
-                     "Correct the roles of the messages: the model's chat template has no such order."};
+                     "Correct the roles of the messages: the chat template of the bundle's model writes no such order "
+                     "(docs/text.md)."};
     }
     write(between->second);
     before = next;
@@ -175,17 +184,21 @@ Result<std::string> chat_text(const TextSpec& text, const std::vector<Message>& 
     if (valid_utf8(message.content) != message.content.size()) {
       return Failure{ZO_DATA_ERROR, where, "content that is no UTF-8", "UTF-8", "Give the text as UTF-8."};
     }
+    if (message.reasoning && !chat.reasoning) {
+      return Failure{ZO_DATA_ERROR, where, "the key 'reasoning_content'", "keys that the model's chat template writes",
+                     "Write what it says into the content, or remove the key."};
+    }
     if (chat.answer && !reply && i + 1 == messages.size() && message.role == "assistant") {
       if (const auto text_before = chat.answer->before.find(before); text_before != chat.answer->before.end()) {
         write(text_before->second);
-        result += written(message.content, chat.answer->content);
+        result += written(message, chat.answer->content);
         write(chat.answer->end);
         return result;
       }
     }
     ZO_TRY(go_on(message.role, where));
     const auto form = chat.content.find(message.role);
-    result += written(message.content, form == chat.content.end() ? ContentForm::kWhole : form->second);
+    result += written(message, form == chat.content.end() ? ContentForm::kWhole : form->second);
   }
   ZO_TRY(go_on(reply ? "reply" : "end", "the end of the conversation"));
   return result;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ctime>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@ namespace zoexport {
 struct Message {
   std::string role;
   std::string content;
+  std::optional<std::string> reasoning = std::nullopt;  // what the assistant thought before
 };
 
 // As Python's strip: without all that it calls white space, which is more than Unicode does.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import itertools
 import json
@@ -66,6 +67,32 @@ def test_conversations_are_written_as_the_template_does(tmp_path: Path, name: st
     assert written >= 4
 
 
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_other_orders_of_roles(tmp_path: Path, name: str) -> None:
+    """Greetings, users one after another, and tools: as the template writes them, or refused."""
+    theirs = chatting(TEMPLATES[name])
+    generator = random.Random(9)
+    written = set()
+    with Tokenizer.open(bundle(tmp_path, theirs)) as ours:
+        for _ in range(150):
+            roles = [generator.choice(("assistant", "user"))]
+            while len(roles) < generator.randint(1, 7):
+                after = {"assistant": ["user", "tool"], "user": ["user", "assistant"]}
+                roles.append(generator.choice(after.get(roles[-1], ["tool", "assistant"])))
+            messages = [(role, generator.choice(_CONTENTS)) for role in roles]
+            reply = roles[-1] != "assistant"
+            with contextlib.suppress(DataError):
+                text = ours.chat(messages, reply=reply)
+                assert text == theirs.apply_chat_template(
+                    [{"role": role, "content": content} for role, content in messages],
+                    tokenize=False,
+                    add_generation_prompt=reply,
+                )
+                pairs = set(itertools.pairwise(("begin", *roles)))
+                written |= pairs & {("begin", "assistant"), ("user", "user"), ("assistant", "tool")}
+    assert len(written) == {"llama2": 0, "gemma": 0}.get(name, 3), written
+
+
 def test_a_date_is_that_of_the_day(tmp_path: Path) -> None:
     theirs = chatting(TEMPLATES["llama3"])
     with Tokenizer.open(bundle(tmp_path, theirs)) as ours:
@@ -88,8 +115,9 @@ def test_orders_of_roles_that_a_template_lacks_are_refused(tmp_path: Path) -> No
     with Tokenizer.open(bundle(tmp_path, chatting(TEMPLATES["chatml"]))) as ours:
         for messages, reply, says in [
             ([], True, "at least one"),
-            ([("user", "a"), ("user", "b")], True, "'user' after 'user'"),
+            ([("user", "a"), ("system", "b")], True, "'system' after 'user'"),
             ([("tool", "a")], True, "'tool' after 'begin'"),
+            ([("critic", "a")], True, "'critic' after 'begin'"),
             ([("user", "a"), ("assistant", "b")], True, "'reply' after 'assistant'"),
         ]:
             with pytest.raises(DataError, match=says):
@@ -110,8 +138,8 @@ def test_a_bundle_of_before_has_no_chat(tmp_path: Path) -> None:
         {"end_tokens": [-1]},
         {"end_tokens": ["a"]},
         {},
-        {"end_tokens": [], "chat": {"between": {"begin": {"tool": ""}}, "content": {}}},
-        {"end_tokens": [], "chat": {"between": {"tool": {"user": ""}}, "content": {}}},
+        {"end_tokens": [], "chat": {"between": {"begin": {"critic": ""}}, "content": {}}},
+        {"end_tokens": [], "chat": {"between": {"critic": {"user": ""}}, "content": {}}},
         {"end_tokens": [], "chat": {"between": {"begin": {"user": 1}}, "content": {}}},
         {"end_tokens": [], "chat": {"between": {}, "content": {"user": "upper"}}},
         {"end_tokens": [], "chat": {"between": {}, "content": {}, "date": "%s"}},
@@ -122,7 +150,7 @@ def test_a_bundle_of_before_has_no_chat(tmp_path: Path) -> None:
             {"end_tokens": [], "chat": {"between": {}, "content": {}, "answer": answer}}
             for answer in (
                 {},
-                {"before": {"tool": ""}, "content": "whole", "end": ""},
+                {"before": {"critic": ""}, "content": "whole", "end": ""},
                 {"before": {"user": 1}, "content": "whole", "end": ""},
                 {"before": {}, "content": "upper", "end": ""},
                 {"before": {}, "content": "whole"},

@@ -180,7 +180,7 @@ _BAD_LINES: list[tuple[str, bytes, str]] = [
     ("not a choice", b'{"prompt": "a", "completion": "b", "choices": ["c", "d"]}', "not among"),
     ("no messages", b'{"messages": []}', "empty"),
     ("messages type", b'{"messages": "hi"}', "string"),
-    ("message type", b'{"messages": ["hi"]}', "message 0"),
+    ("message type", b'{"messages": ["hi"]}', "message 1"),
     ("no role", b'{"messages": [{"content": "hi"}]}', "no 'role'"),
     ("content parts", b'{"messages": [{"role": "assistant", "content": []}]}', "list"),
     ("user last", b'{"messages": [{"role": "user", "content": "hi"}]}', "from 'user'"),

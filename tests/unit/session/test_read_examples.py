@@ -358,3 +358,18 @@ def test_end_tokens_can_be_left_out(tmp_path: Path) -> None:
     with_end, without = found[:2], found[2:]
     for one, other in zip(with_end, without, strict=True):
         assert one["candidates"][0]["tokens"] == [*other["candidates"][0]["tokens"], 2]
+
+
+def test_reasoning_is_written_as_the_template_does(tmp_path: Path) -> None:
+    theirs = chatting(TEMPLATES["qwen3"])
+    bundle(tmp_path, theirs, max_length=80)
+    thought = {**ANSWER, "reasoning_content": "so\n\nwhat"}
+    for turns in ([ASKED, thought], [ASKED, thought, ASKED, OTHER], [ASKED, OTHER, ASKED, thought]):
+        ((found,),) = tokens_of(tmp_path, {"messages": turns})
+        text = theirs.apply_chat_template(turns, tokenize=False)
+        assert found["tokens"] == theirs(text, add_special_tokens=False)["input_ids"]
+        assert ("so\n\nwhat" in text) == (turns[-1] is thought)
+    with Tokenizer.open(bundle(tmp_path / "other", chatting(CHAT_TEMPLATE))) as tokenizer:
+        problems: list[Any] = []
+        tokenizer.examples(write(tmp_path, [{"messages": [ASKED, thought]}]), problems.append)
+    assert problems[0]["problem"]["found"] == "the key 'reasoning_content'"
