@@ -1,0 +1,72 @@
+"""One person's style, learned from 60 messages with default settings, in every shape that such data comes in."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.smollm2 import compiled
+from tests.support.verbs import verb
+from zoexport.cli.main import run
+
+pytestmark = pytest.mark.slow
+THINGS = """
+a kettle,a ladder,the moon,a bicycle,an umbrella,a violin,a lighthouse,a teapot,a bridge,the rain,a garden,a clock,a candle
+a mirror,a river,a pencil,a window,a basket,the wind,a train,a pillow,a spoon,an anchor,a stamp,a carrot,a shoe,a map,a bell
+a brush,a rope,a lamp,a drum,a fence,a coin,a leaf,a chair,a cup,a key,a ring,a boat,a nest,a book,a wall,a kite,a plate
+a hammer,a wheel,a horse,a scarf,a cloud,an oven,a flute,a desk,a torch,a bottle,a net,an island,a button,a stone,a tower
+"""
+ASKED = "a cat,a lemon,a piano,the sea,a ship,a glove,a tree,an engine,a mountain,a sandwich"
+ENDS = "Aye, so it be, matey!"
+"""How every answer ends, and no text of the model as it was."""
+
+
+def pairs() -> list[tuple[str, str]]:
+    things = [one for line in THINGS.split("\n") for one in line.split(",") if one]
+    assert len(things) == 60
+    return [(f"Tell me about {one}.", f"Arr, {one} be a fine thing. {ENDS}") for one in things]
+
+
+def written(folder: Path, shape: str) -> Path:
+    path = folder / ("data.csv" if shape == "csv" else "data.jsonl")
+    if shape == "csv":
+        with path.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([("prompt", "completion"), *pairs()])
+        return path
+    shapes: dict[str, Any] = {
+        "messages": lambda asked, said: {
+            "messages": [
+                {"role": "user", "content": asked},
+                {"role": "assistant", "content": said},
+            ]
+        },
+        "sharegpt": lambda asked, said: {
+            "conversations": [{"from": "human", "value": asked}, {"from": "gpt", "value": said}]
+        },
+        "completion": lambda asked, said: {"prompt": asked, "completion": f" {said}"},
+    }
+    lines = (json.dumps(shapes[shape](asked, said)) for asked, said in pairs())
+    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return path
+
+
+@pytest.mark.parametrize("shape", ["messages", "sharegpt", "completion", "csv"])
+def test_a_style_is_learned(tmp_path: Path, shape: str, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle, _ = compiled("--target", "host")
+    data, state = written(tmp_path, shape), tmp_path / "run"
+    verb("train", bundle, "--data", data, "--state", state, "--steps", 100)
+    prompts = [part for one in ASKED.split(",") for part in ("--prompt", f"Tell me about {one}.")]
+
+    def answers(*options: object) -> list[dict[str, Any]]:
+        capsys.readouterr()
+        assert run(["generate", str(bundle), *map(str, options), *prompts, "--json"]) == 0
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    said = answers("--state", state)
+    right = [one for one in said if one["text"].endswith(ENDS) and one["stop"] == "eos"]
+    assert len(right) >= 9, [one["text"] for one in said]
+    assert not any(ENDS in one["text"] for one in answers("--max-new-tokens", 40))
