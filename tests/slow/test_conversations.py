@@ -19,7 +19,8 @@ a kettle,a ladder,the moon,a bicycle,a violin,a lighthouse,a teapot,a bridge,the
 an umbrella,a mirror,a river,a pencil,a window,a basket,the wind,a train,a pillow,a spoon,an anchor,a stamp,a carrot
 a shoe,a map,a bell
 a brush,a rope,a lamp,a drum,a fence,a coin,a leaf,a chair,a cup,a key,a ring,a boat,a nest,a book,a wall,a kite,a plate
-a hammer,a wheel,a horse,a scarf,a cloud,an oven,a flute,a desk,a torch,a bottle,a net,an island,a button,a stone,a tower
+a hammer,a wheel,a horse,a scarf,a cloud,an oven,a flute,a desk,a torch,a bottle,a net,an island,a button,a stone
+a tower
 """
 ASKED = "a cat,a lemon,a piano,the sea,a ship,a glove,a tree,an engine,a mountain,a sandwich"
 ENDS = "Aye, so it be, matey!"
