@@ -50,7 +50,7 @@ class EagerZerothOrder:
         model: a causal language model in eval mode, fp32.
         slots: ``lora_A.<module>`` (in, rank) and ``lora_B.<module>`` (rank, out), fp32, in the order of the noise.
         scaling: what each adapter's output is multiplied by.
-        queries, eps, learning_rate: of a step.
+        num_queries, eps, learning_rate: of a step.
         noise: where z comes from.
     """
 
@@ -60,13 +60,13 @@ class EagerZerothOrder:
         slots: Mapping[str, Tensor],
         *,
         scaling: LoraScaling,
-        queries: int,
+        num_queries: int,
         eps: float,
         learning_rate: float,
         noise: Noise = torch_noise,
     ) -> None:
         self.model = model
-        self.queries, self.eps, self.learning_rate = queries, eps, learning_rate
+        self.num_queries, self.eps, self.learning_rate = num_queries, eps, learning_rate
         self.noise = noise
         self.b: list[Tensor] = []
         self.step_number = 0
@@ -88,7 +88,7 @@ class EagerZerothOrder:
         clock = Clock()
         losses, gradients = [], []
         with torch.no_grad():
-            for query in range(self.queries):
+            for query in range(self.num_queries):
                 self._add(self.step_number, query, self.eps)
                 clock.lap("perturb")
                 losses.append(self._loss(tokens, labels))
@@ -101,7 +101,7 @@ class EagerZerothOrder:
                 clock.lap("perturb")
                 gradients.append((losses[-2] - losses[-1]) / (2 * self.eps))
             for query, gradient in enumerate(gradients):
-                self._add(self.step_number, query, -self.learning_rate * gradient / self.queries)
+                self._add(self.step_number, query, -self.learning_rate * gradient / self.num_queries)
             clock.lap("update")
         self.step_number += 1
         return Timed(losses, sum(clock.parts.values()), clock.parts)

@@ -170,7 +170,7 @@ def _trainer(model: Any, slots: dict[str, Any], manifest: Mapping[str, Any]) -> 
             model,
             slots,
             scaling=config.scaling,
-            queries=settings["num_queries"],
+            num_queries=settings["num_queries"],
             eps=settings["eps"],
             learning_rate=LEARNING_RATE,
         )
