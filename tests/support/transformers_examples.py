@@ -79,19 +79,18 @@ def _earlier(
         return candidates
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     tokens, places = encoded["input_ids"], encoded["offset_mapping"]
-    _, last = _conversation(messages, tokenizer)
+    prompt, _ = _conversation(messages, tokenizer)
     learned = [
-        any(begin < place[1] <= end for begin, end in spans) or index >= len(tokens) - len(last)
+        index >= len(prompt) or any(begin < place[1] <= end for begin, end in spans)
         for index, place in enumerate(places)
     ]
-    first = learned.index(True)
-    kept = max(0, max_length - (len(tokens) - first))
-    start = max(first - kept, 0)
-    tokens, learned = tokens[start:][:max_length], learned[start:][:max_length]
-    labels = [
-        token if known else IGNORED for token, known in zip(tokens[1:], learned[1:], strict=True)
-    ]
-    return [Candidate(tokens, [*labels, IGNORED])]
+    (candidate,) = candidates
+    start = len(prompt) - min(len(prompt), _room([(prompt, tokens[len(prompt) :])], max_length))
+    known = learned[start:][: len(candidate.tokens)]
+    assert candidate.tokens == tokens[start:][: len(candidate.tokens)]
+    following = zip(candidate.tokens[1:], known[1:], strict=True)
+    labels = [token if one else IGNORED for token, one in following]
+    return [Candidate(candidate.tokens, [*labels, IGNORED])]
 
 
 def _sequences(
@@ -119,7 +118,10 @@ def _sequences(
         whole = encode(content["prompt"] + one, special=True, behind=False)
         same = itertools.takewhile(lambda two: two[0] == two[1], zip(prompt, whole, strict=False))
         border = len(list(same))
-        found.append((whole[:border], whole[border:]))
+        apart = border == 0 and prompt
+        found.append(
+            (prompt, encode(one, special=False)) if apart else (whole[:border], whole[border:])
+        )
     return found
 
 
@@ -152,8 +154,14 @@ def _common(first: str, second: str) -> str:
     return "".join(one for one, _ in same)
 
 
+def _room(sequences: list[Split], max_length: int) -> int:
+    """Tokens of a prompt that fit; a choice of one token needs one."""
+    lengths = [len(completion) for _, completion in sequences]
+    return max(max_length - max(lengths), int(min(lengths) == 1))
+
+
 def _after_prompts(sequences: list[Split], max_length: int, _: Any) -> tuple[list[Candidate], bool]:
-    room = max(max_length - max(len(completion) for _, completion in sequences), 0)
+    room = _room(sequences, max_length)
     candidates, shortened = [], False
     for prompt, completion in sequences:
         kept = prompt[max(len(prompt) - room, 0) :]

@@ -16,11 +16,11 @@ constexpr size_t kMostUnused = 8;
 
 using Span = std::pair<size_t, size_t>;  // from the first token up to the one behind the last
 
-// The tokens that are only read, and those that are learned, but for what users say between answers.
+// The tokens that are only read, but for answers before the last one of a conversation, and those that are learned.
 struct Sequence {
   Tokens prompt;
   Tokens completion;
-  std::vector<Span> read;       // of the completion
+  std::vector<Span> answers;    // of the prompt
   bool last_turn_only = false;  // although there are answers before
 };
 
@@ -196,6 +196,10 @@ class Reader {
                              const std::string& where) const {
     ZO_ASSIGN(whole, encode(prompt + text, Special::kBefore, where));
     const auto border = whole.begin() + static_cast<ptrdiff_t>(common_prefix(whole, before));
+    if (border == whole.begin() && !before.empty()) {  // one token is all: apart, something precedes what is learned
+      ZO_ASSIGN(after, encode(text, Special::kNone, where));
+      return Sequence{before, std::move(after), {}, false};
+    }
     return Sequence{{whole.begin(), border}, {border, whole.end()}, {}, false};
   }
 
@@ -241,22 +245,14 @@ class Reader {
         before.empty() ? Result<std::string>(std::string()) : chat_text(spec_, before, /*reply=*/true, now);
     ZO_ASSIGN(whole, encode(*text, Special::kNone, where));
     ZO_ASSIGN(first, encode(prompt.ok() ? *prompt : std::string(), Special::kNone, where));
-    std::vector<Span> answers;
+    const auto begin = whole.begin() + static_cast<ptrdiff_t>(common_prefix(whole, first));
+    Sequence made{{whole.begin(), begin}, {begin, whole.end()}, {}, false};
     if (all) {
-      ZO_ASSIGN(earlier, earlier_answers(messages, *text, whole, now, where));
-      answers = std::move(earlier);
-    }
-    bool several = false;
-    for (size_t i = 1; i + 1 < messages.size(); ++i) {
-      several = several || messages[i].role == "assistant";
-    }
-    Sequence made{{}, {}, {}, all && several && answers.empty()};
-    answers.emplace_back(common_prefix(whole, first), whole.size());
-    const size_t start = answers.front().first;
-    made.prompt.assign(whole.begin(), whole.begin() + static_cast<ptrdiff_t>(start));
-    made.completion.assign(whole.begin() + static_cast<ptrdiff_t>(start), whole.end());
-    for (size_t i = 1; i < answers.size(); ++i) {
-      made.read.emplace_back(answers[i - 1].second - start, answers[i].first - start);
+      ZO_ASSIGN(answers, earlier_answers(messages, *text, whole, now, where));
+      made.answers = std::move(answers);
+      for (size_t i = 1; i + 1 < messages.size() && made.answers.empty(); ++i) {
+        made.last_turn_only = made.last_turn_only || messages[i].role == "assistant";
+      }
     }
     return made;
   }
@@ -315,25 +311,29 @@ class Reader {
   // `most`: tokens of a sequence; what is above is shortened.
   static TextExample after_prompts(const std::vector<Sequence>& sequences, size_t most) {
     TextExample made;
-    const size_t room = most - std::min(most, longest(sequences));
+    // A choice of one token needs one of its prompt, however long the others are.
+    const bool short_one =
+        std::any_of(sequences.begin(), sequences.end(), [](const Sequence& one) { return one.completion.size() == 1; });
+    const size_t room = std::max<size_t>(most - std::min(most, longest(sequences)), short_one ? 1 : 0);
     for (const Sequence& one : sequences) {
-      const size_t kept = std::min(one.prompt.size(), room);
-      Tokens tokens(one.prompt.end() - static_cast<ptrdiff_t>(kept), one.prompt.end());
+      const size_t kept = std::min(one.prompt.size(), room), cut = one.prompt.size() - kept;
+      Tokens tokens(one.prompt.begin() + static_cast<ptrdiff_t>(cut), one.prompt.end());
       tokens.insert(tokens.end(), one.completion.begin(), one.completion.end());
-      tokens.resize(std::min(tokens.size(), most));
       const size_t all = one.prompt.size() + one.completion.size();
+      tokens.resize(std::min(tokens.size(), most));
       made.length = std::max(made.length, all);
       made.shortened = made.shortened || tokens.size() < all;
-      // A label for each token of the completion, where the token before it is; the first of all has none.
+      // A label for each token that is learned, where the token before it is; the first of all has none.
       Tokens labels(tokens.size(), kNoLabel);
-      const size_t start = std::max<size_t>(kept, 1);
-      std::copy(tokens.begin() + static_cast<ptrdiff_t>(start), tokens.end(),
-                labels.begin() + static_cast<ptrdiff_t>(start) - 1);
-      for (const Span& span : one.read) {
-        for (size_t at = kept + span.first; at < std::min(kept + span.second, tokens.size()); ++at) {
-          labels[at - 1] = kNoLabel;
+      const auto learn = [&](size_t from, size_t to) {
+        for (size_t at = std::max<size_t>(from, 1); at < std::min(to, tokens.size()); ++at) {
+          labels[at - 1] = tokens[at];
         }
+      };
+      for (const Span& answer : one.answers) {
+        learn(std::max(answer.first, cut) - cut, std::max(answer.second, cut) - cut);
       }
+      learn(kept, tokens.size());
       made.tokens.push_back(std::move(tokens));
       made.labels.push_back(std::move(labels));
     }

@@ -132,6 +132,8 @@ def test_federate_says_what_is_missing(
     tmp_path: Path, arguments: tuple[str, ...], message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     given = [str(tmp_path / one) if len(one) == 1 and one.isalpha() else one for one in arguments]
+    if "no such folder" not in message:
+        write_bundle(tmp_path / "B")
     state = tmp_path / "state"
     shared = ["--state", str(state), "--sample", "2", "--rounds", "1"]
     assert run(["federate", *given, *shared]) in (1, 2)

@@ -101,7 +101,7 @@ def test_held_out_examples(
         arguments = ("--data", data, "--state", state, "--steps", steps, *others)
         return call(capfd, code, "train", bundle, *arguments)
 
-    assert train(2, 4, "--patience", 2)["error"]["found"] == "no --eval-data"
+    assert train(2, 4, "--patience", 2)["error"]["found"] == "no eval_data"
     settings = ("--set", "learning_rate=0.05", "--set", "loss=choices")
     found = train(0, 30, "--eval-data", held_out, "--eval-every", 3, "--patience", 2, *settings)
     evaluations = found["evaluations"]

@@ -48,6 +48,8 @@ ZEROTH_ORDER = {
     "orpo.beta": 0.1,
     "choices": "sum",
     "pack": False,
+    "append_eos": True,
+    "mask_history": False,
     "seed": 0,
     "generate": True,
     "generate.context": 1024,

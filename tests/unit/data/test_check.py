@@ -70,6 +70,9 @@ def test_what_a_file_holds(bundle: Path, tmp_path: Path, capfd: pytest.CaptureFi
         "rows": None,
         "shortened": 1,
         "shortened_at": [f"{data}:5"],
+        "joined": 4,
+        "last_turn_only": 0,
+        "unused": [],
         "problem_count": 0,
         "problems": [],
     }

@@ -113,14 +113,14 @@ _CHAT = [
 ]
 
 
-def test_messages_label_the_last_turn() -> None:
+def test_messages_label_every_answer() -> None:
     tokenizer = tiny_tokenizer()
     example, _ = _examples(tokenizer, {"messages": _CHAT})
     (candidate,) = example.candidates
     assert tokenizer.decode(candidate.tokens) == tokenizer.apply_chat_template(
         _CHAT, tokenize=False
     )
-    assert tokenizer.decode(_labels(candidate)) == "It was great<|im_end|>\n"
+    assert tokenizer.decode(_labels(candidate)) == "Fine.<|im_end|>\nIt was great<|im_end|>\n"
     _check_shifted(candidate)
 
 
@@ -165,7 +165,7 @@ _BAD_LINES: list[tuple[str, bytes, str]] = [
     ("no keys", b"{}", "the keys none"),
     ("two shapes", b'{"text": "a", "prompt": "b", "completion": "c"}', "the keys"),
     ("misspelled", b'{"prompt": "a", "completion": "b", "choice": ["b", "c"]}', "'choices'"),
-    ("tools", b'{"messages": [], "tools": []}', "'tools'"),
+    ("tools", b'{"messages": [], "tools": [{}]}', "'tools'"),
     ("text type", b'{"text": 3}', "'text' that is number"),
     ("text bool", b'{"text": true}', "true or false"),
     ("no completion", b'{"prompt": "a"}', "no 'completion'"),
@@ -187,7 +187,7 @@ _BAD_LINES: list[tuple[str, bytes, str]] = [
     ("blank turn", b'{"messages": [{"role": "assistant", "content": " "}]}', "empty last"),
     ("surrogate", b'{"text": "a \\ud800 b"}', "not JSON"),
     ("deep", b"[" * 100_000, "more than 64 lists and objects"),
-    ("latin-1", '{"text": "é"}'.encode("latin-1"), "not JSON"),
+    ("latin-1", '{"text": "é"}'.encode("latin-1"), "not UTF-8"),
     ("no label", b'{"text": "a"}', "1 tokens, none of which"),
     ("no text", b'{"text": ""}', "0 tokens, none of which"),
     ("no prompt", b'{"prompt": "", "completion": "a"}', "none of which"),

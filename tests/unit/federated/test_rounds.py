@@ -20,6 +20,7 @@ from tests.support.federations import (
 )
 from zoexport.api import Bundle
 from zoexport.cli.main import run
+from zoexport.core import minisign
 from zoexport.core.errors import ConfigError, StateError
 from zoexport.federated import models
 from zoexport.federated.aggregate import Replayer
@@ -357,6 +358,9 @@ def test_the_newest_model_is_read_as_a_run_is(
     opened.import_adapter(tmp_path / "adapter", state=tmp_path / "state")
     assert opened.evaluate(data, state=tmp_path / "state") == opened.evaluate(data, state=fed)
     capsys.readouterr()
+    key = minisign.generate().public.line
+    line = ["federate", "export", str(fed), "-o", str(tmp_path / "b"), "--trust", key, "--json"]
+    assert run(line) == 1 and "no signature" in capsys.readouterr().out
     assert run(["inspect", str(fed), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["rounds"], found["bundle_id"]) == (3, opened.id)

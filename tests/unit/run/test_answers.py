@@ -73,7 +73,7 @@ def test_questions_of_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("record", "part"),
     [
-        ({"text": "a"}, "neither 'prompt' nor 'messages'"),
+        ({"text": "a"}, "none of them"),
         ({"messages": [{"role": "assistant", "content": "a"}]}, "without a question"),
         ({"prompt": "a", "completion": "b", "answers": "b"}, "no list of texts"),
         ({"prompt": "a", "completion": "b", "answers": ["\ud800"]}, "not JSON"),

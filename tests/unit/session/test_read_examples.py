@@ -328,13 +328,14 @@ def test_answers_that_are_learned(tmp_path: Path) -> None:
             tokenizer.examples(path, found.append, **reads)
             labels = found[0]["candidates"][0]["labels"]
             return "".join(
-                tokenizer.decode([label], special=True) if label >= 0 else "|" for label in labels
+                tokenizer.decode([label], special=True) if label >= 0 else "\n\n"
+                for label in labels
             )
 
-        every = [part for part in learned().split("|") if part]
-        assert [part.split("<")[0] for part in every] == ["So.", "No."]
-        last = [part for part in learned(mask_history=True).split("|") if part]
-        assert last == every[1:]
+        every = [part for part in learned().split("\n\n") if part]
+        assert [part.strip() for part in every if part.strip()] == ["So.", "No."]
+        last = [part for part in learned(mask_history=True).split("\n\n") if part]
+        assert [part.strip() for part in last if part.strip()] == ["No."]
         assert not dataset.read(path, tokenizer).note
 
 
