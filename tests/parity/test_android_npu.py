@@ -90,7 +90,7 @@ def test_a_value_that_the_htp_broadcasts_is_wrong_and_so_is_repeated(
     result = Bundle.open(bundle).parity(steps=2, progress=quietly).as_dict()
     assert result["passed"] and result["max_relative_loss_error"] < 1e-3
     dump = tmp_path / "dump"
-    values = compare_inner(bundle, "train", dump=dump, progress=quietly)["values"]
+    values = compare_inner(Bundle.open(bundle), "train", dump=dump, progress=quietly)["values"]
     assert len(values) > 40 and all(max(value["error"]) < 5e-3 for value in values)
     assert {path.name for path in dump.iterdir()} == {
         "train.reference.safetensors",
@@ -98,7 +98,7 @@ def test_a_value_that_the_htp_broadcasts_is_wrong_and_so_is_repeated(
     }
 
     monkeypatch.setattr(form, "repeat_broadcasts", lambda _: None)
-    values = compare_inner(bundle, "train", progress=quietly)["values"]
+    values = compare_inner(Bundle.open(bundle), "train", progress=quietly)["values"]
     first = next(value for value in values if max(value["error"]) > 0.1)
     # A layer's output, of one row, plus what its two adapters add: the second copy misses the first operand.
     assert first["operator"] == "aten.add.Tensor" and first["shape"] == [2, 32, 96]
@@ -109,10 +109,12 @@ def test_a_value_that_the_htp_broadcasts_is_wrong_and_so_is_repeated(
 
 def test_inner_values_are_those_of_whole_programs_on_the_npu(compiler: Compiler) -> None:
     with pytest.raises(ConfigError, match="target host"):
-        compare_inner(compiler.bundle("llama", num_queries=1), "train", progress=quietly)
+        compare_inner(
+            Bundle.open(compiler.bundle("llama", num_queries=1)), "train", progress=quietly
+        )
     bundle = compiler.bundle("llama", num_queries=4, **SHAPE)
     with pytest.raises(ConfigError, match=r"program head[\s\S]*train, evaluate"):
-        compare_inner(bundle, "head", progress=quietly)
+        compare_inner(Bundle.open(bundle), "head", progress=quietly)
 
 
 def test_one_copy_a_call(compiler: Compiler) -> None:
@@ -133,7 +135,7 @@ def test_gradients_have_the_signs_of_fp32(
     quantized: dict[str, str], eps: float, least: int, compiler: Compiler
 ) -> None:
     bundle = compiler.bundle("llama", num_queries=4, **SHAPE, **quantized)
-    result = compare_signs(bundle, queries=200, eps=eps, progress=quietly)
+    result = compare_signs(Bundle.open(bundle), queries=200, eps=eps, progress=quietly)
     assert result["num_queries"] >= 200 and result["counted"] >= least
     assert result["passed"] and result["agreement"] >= 0.95
 

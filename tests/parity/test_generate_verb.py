@@ -187,7 +187,7 @@ def test_lines_that_are_no_prompts(
         ('{"text": "a"}', "data.jsonl:1"),
         ("{", "not JSON"),
         ('{"prompt": 5}', "'prompt' that is number"),
-        ('{"prompt": "a", "messages": []}', "both 'prompt' and 'messages'"),
+        ('{"prompt": "a", "messages": []}', "several of them"),
         ('{"messages": [{"role": "user"}]}', "no 'content'"),
         ("[" * 100_000, "lists and objects inside one another"),
         ("", "no examples"),

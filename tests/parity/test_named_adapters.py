@@ -82,7 +82,7 @@ def test_a_bundle_holds_several(bundle: Path, tmp_path: Path) -> None:
     with opened.generator(adapters={"peft": folder, "gguf": tmp_path / "a.gguf"}) as generator:
         assert generator.adapters == ("gguf", "peft")
         texts = [
-            generator.generate("The film", adapter=name, max_new_tokens=9)["tokens"]
+            generator.generate("The film", adapter=name, max_new_tokens=9).tokens
             for name in (None, "peft", "gguf")
         ]
     assert texts[0] != texts[1] == texts[2]

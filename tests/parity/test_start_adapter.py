@@ -131,9 +131,9 @@ def test_int4_weights_and_text(compiler: Compiler, adapter: Path, tmp_path: Path
     assert texts[0] != texts[1]
     with start.generator() as generator:
         without = generator.generate(prompt, off=True, max_new_tokens=12)
-        assert tuple(without["tokens"]) == tuple(texts[1])
+        assert tuple(without.tokens) == tuple(texts[1])
         with_it = generator.generate(prompt, max_new_tokens=12)
-        assert tuple(with_it["tokens"]) == tuple(texts[0])
+        assert tuple(with_it.tokens) == tuple(texts[0])
 
 
 def test_the_same_setting_may_be_said_and_another_is_one_message(

@@ -81,6 +81,6 @@ def test_a_federation_replays_it(compiler: Compiler, tmp_path: Path, algorithm: 
 def test_what_has_no_pairs_is_refused(compiler: Compiler) -> None:
     bundle = compiler.bundle("llama", "fzoo")
     with pytest.raises(ConfigError, match="forward differences, of the method fzoo"):
-        compare_signs(bundle, queries=2, progress=lambda *_: None)
+        compare_signs(Bundle.open(bundle), queries=2, progress=lambda *_: None)
     with pytest.raises(ConfigError, match="num_queries"):
         compiler.bundle("llama", "fzoo", num_queries=1)

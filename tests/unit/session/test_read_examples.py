@@ -333,7 +333,10 @@ def test_answers_that_are_learned(tmp_path: Path) -> None:
             )
 
         every = [part for part in learned().split("\n\n") if part]
-        assert [part.strip() for part in every if part.strip()] == ["So.<|im_end|>", "No.<|im_end|>"]
+        assert [part.strip() for part in every if part.strip()] == [
+            "So.<|im_end|>",
+            "No.<|im_end|>",
+        ]
         last = [part for part in learned(mask_history=True).split("\n\n") if part]
         assert [part.strip() for part in last if part.strip()] == ["No.<|im_end|>"]
         assert not dataset.read(path, tokenizer).note
