@@ -101,7 +101,9 @@ class EagerZerothOrder:
                 clock.lap("perturb")
                 gradients.append((losses[-2] - losses[-1]) / (2 * self.eps))
             for query, gradient in enumerate(gradients):
-                self._add(self.step_number, query, -self.learning_rate * gradient / self.num_queries)
+                self._add(
+                    self.step_number, query, -self.learning_rate * gradient / self.num_queries
+                )
             clock.lap("update")
         self.step_number += 1
         return Timed(losses, sum(clock.parts.values()), clock.parts)
