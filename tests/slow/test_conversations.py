@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -33,33 +32,24 @@ def pairs() -> list[tuple[str, str]]:
     return [(f"Tell me about {one}.", f"Arr, {one} be a fine thing. {ENDS}") for one in things]
 
 
-def written(folder: Path, shape: str) -> Path:
-    path = folder / ("data.csv" if shape == "csv" else "data.jsonl")
-    if shape == "csv":
-        with path.open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([("prompt", "completion"), *pairs()])
-        return path
-    shapes: dict[str, Any] = {
-        "messages": lambda asked, said: {
-            "messages": [
-                {"role": "user", "content": asked},
-                {"role": "assistant", "content": said},
-            ]
-        },
-        "sharegpt": lambda asked, said: {
-            "conversations": [{"from": "human", "value": asked}, {"from": "gpt", "value": said}]
-        },
-        "completion": lambda asked, said: {"prompt": asked, "completion": f" {said}"},
-    }
-    lines = (json.dumps(shapes[shape](asked, said)) for asked, said in pairs())
-    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    return path
+def turns(names: tuple[str, str, str, str], asked: str, said: str) -> list[dict[str, str]]:
+    role, content, user, assistant = names
+    return [{role: user, content: asked}, {role: assistant, content: said}]
 
 
-@pytest.mark.parametrize("shape", ["messages", "sharegpt", "completion", "csv"])
+def example(shape: str, asked: str, said: str) -> dict[str, Any]:
+    if shape == "alpaca":
+        return {"instruction": asked, "input": "", "output": said}
+    if shape == "sharegpt":
+        return {"conversations": turns(("from", "value", "human", "gpt"), asked, said)}
+    return {"messages": turns(("role", "content", "user", "assistant"), asked, said)}
+
+
+@pytest.mark.parametrize("shape", ["messages", "sharegpt", "alpaca"])
 def test_a_style_is_learned(tmp_path: Path, shape: str, capsys: pytest.CaptureFixture[str]) -> None:
     bundle, _ = compiled("--target", "host")
-    data, state = written(tmp_path, shape), tmp_path / "run"
+    data, state = tmp_path / "data.jsonl", tmp_path / "run"
+    data.write_text("".join(json.dumps(example(shape, *pair)) + "\n" for pair in pairs()), "utf-8")
     verb("train", bundle, "--data", data, "--state", state, "--steps", 100)
     prompts = [part for one in ASKED.split(",") for part in ("--prompt", f"Tell me about {one}.")]
 
