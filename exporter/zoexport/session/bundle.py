@@ -22,7 +22,7 @@ _Self = TypeVar("_Self", bound="Bundle")
 
 @dataclasses.dataclass(frozen=True)
 class Bundle:
-    """An open bundle; its folder may be moved and pushed to a phone.
+    """An open bundle; its folder can be moved and pushed to a phone.
 
     Attributes:
         path: the folder.
