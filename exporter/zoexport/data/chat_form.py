@@ -116,6 +116,11 @@ class ChatForm:
     answer: LastAnswer | None = None
     reasoning: bool = False
 
+    @property
+    def ends(self) -> bool:
+        """Whether it writes conversations that end, and not those alone that are to be answered."""
+        return self.answer is not None or "end" in self.between.get("assistant", {})
+
     def render(
         self,
         messages: Sequence[tuple[str, str]],
@@ -273,8 +278,7 @@ def _with_more_orders(template: _Template, form: ChatForm, *, system: bool, seed
     for kind in (_greeted, _repeated, _with_tools):
         with contextlib.suppress(_Unfit, KeyError):
             more = _extended(template, form, kind, system=system)
-            ends = (True, False) if form.answer or "end" in form.between["assistant"] else (True,)
-            for reply in ends:
+            for reply in (True, False) if form.ends else (True,):
                 orders = _orders(_MOST_TURNS, reply=reply, system=system)
                 for one in (*known, kind):
                     orders += [new for order in orders for new in one(order, reply)]
@@ -295,9 +299,7 @@ def _extended(
 ) -> ChatForm:
     between = {first: dict(seconds) for first, seconds in form.between.items()}
     answer = form.answer
-    for reply in (True, False):
-        if not reply and not answer and "end" not in form.between["assistant"]:
-            break
+    for reply in (True, False) if form.ends else (True,):
         for order in _orders(_MOST_TURNS, reply=reply, system=system):
             for new in kind(order, reply):
                 if reply or not answer:
@@ -319,8 +321,8 @@ def _extended(
 
 
 def _greeted(order: tuple[str, ...], _: bool) -> list[tuple[str, ...]]:
-    system, turns = _split(order)
-    return [(*system, "assistant", *turns)]
+    cut = int(order[:1] == ("system",))
+    return [(*order[:cut], "assistant", *order[cut:])]
 
 
 def _repeated(order: tuple[str, ...], _: bool) -> list[tuple[str, ...]]:
@@ -340,18 +342,12 @@ def _with_tools(order: tuple[str, ...], reply: bool) -> list[tuple[str, ...]]:
     return found
 
 
-def _split(order: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The system message, where there is one, and the turns."""
-    cut = int(order[:1] == ("system",))
-    return order[:cut], order[cut:]
-
-
 def _with_reasoning(template: _Template, form: ChatForm) -> ChatForm:
     """With whether ``reasoning_content`` is written as a thought is that stands in the content."""
     read = dataclasses.replace(form, reasoning=True)
     turns = ("user", "assistant")
     orders: list[tuple[bool, tuple[str, ...]]] = [(True, (*turns, "user"))]
-    if form.answer or "end" in form.between["assistant"]:
+    if form.ends:
         orders += [(False, turns), (False, turns * 2)]
     for reply, order in orders:
         for thought, said in itertools.product(("hm", "\nso\n\nwhat "), ("Yes.", "\n\n two\n")):

@@ -39,7 +39,8 @@ def is_json_lines(place: Place) -> bool:
         return False
     try:
         with _content(os.fspath(place)) as (file, encoding):
-            return encoding == _UTF8 and not _compressed(file) and not _is_list(file.peek(_HEAD))
+            packed = isinstance(file, gzip.GzipFile)
+            return encoding == _UTF8 and not packed and not _is_list(file.peek(_HEAD))
     except OSError:
         return True  # the session says what is wrong
 
@@ -75,9 +76,8 @@ def class_names(place: Place, column: str) -> list[str] | None:
 
 
 def _given(found: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-    if hasattr(found, "to_dict") and hasattr(
-        found, "columns"
-    ):  # pandas', with NaN where nothing is
+    if hasattr(found, "to_dict") and hasattr(found, "columns"):
+        # A table of pandas, with NaN where nothing is.
         table = found.to_dict("records")
         found = [{key: value for key, value in row.items() if value == value} for row in table]
     for number, row in enumerate(found):
@@ -109,10 +109,6 @@ def _content(name: str) -> Iterator[tuple[io.BufferedReader | gzip.GzipFile, str
             file = stack.enter_context(gzip.GzipFile(fileobj=raw))
         marked = file.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
         yield file, "utf-16" if marked else _UTF8
-
-
-def _compressed(file: io.BufferedReader | gzip.GzipFile) -> bool:
-    return isinstance(file, gzip.GzipFile)
 
 
 def _is_list(head: bytes) -> bool:
@@ -171,23 +167,20 @@ def _list(name: str, content: bytes) -> Iterator[Row]:
     """The objects of a file that is one list."""
     for number, entry in enumerate(_parsed(content, f"data {name}", "a JSON list of objects")):
         where = f"{name}, entry {number}"
-        if not isinstance(entry, dict):
-            raise DataError(
-                where,
-                found=f"JSON that is no object: {str(entry)[:80]}",
-                expected="a list of objects, each of them an example",
-                fix="Write each example as an object.",
-            )
-        yield where, entry
+        yield where, _example(entry, where, "a list of objects, each of them an example")
 
 
 def _object(raw: bytes, where: str) -> dict[str, Any]:
-    content = _parsed(raw, where, "one JSON object a line")
+    expected = "one JSON object a line"
+    return _example(_parsed(raw, where, expected), where, expected)
+
+
+def _example(content: Any, where: str, expected: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise DataError(
             where,
             found=f"JSON that is no object: {str(content)[:80]}",
-            expected="one JSON object a line",
+            expected=expected,
             fix="Write each example as an object.",
         )
     return content

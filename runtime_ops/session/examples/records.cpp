@@ -199,18 +199,21 @@ Status check_answer(const std::vector<Message>& turns, const std::string& where)
   return {};
 }
 
-Result<Record> chat_record(const json& content, const std::string& where) {
-  const char* const key = content.contains("messages") ? "messages" : "conversations";
+// The turns of a line: of one list, or of TRL's two, those of the prompt and those of the completion.
+Result<std::vector<Message>> conversation_of(const json& content, const std::string& where) {
+  const char* const key = content.contains("messages")        ? "messages"
+                          : content.contains("conversations") ? "conversations"
+                                                              : "prompt";
   ZO_ASSIGN(turns, turns_of(content.at(key), key, where));
-  ZO_TRY(check_answer(turns, where));
-  return Record(ChatRecord{std::move(turns), std::nullopt});
+  if (std::string(key) == "prompt" && content.contains("completion")) {
+    ZO_ASSIGN(answer, turns_of(content.at("completion"), "completion", where));
+    turns.insert(turns.end(), answer.begin(), answer.end());
+  }
+  return turns;
 }
 
-// TRL's conversational form: the turns of the prompt, and those of the completion.
-Result<Record> chat_completion(const json& content, const std::string& where) {
-  ZO_ASSIGN(turns, turns_of(content.at("prompt"), "prompt", where));
-  ZO_ASSIGN(answer, turns_of(content.at("completion"), "completion", where));
-  turns.insert(turns.end(), answer.begin(), answer.end());
+Result<Record> chat_record(const json& content, const std::string& where) {
+  ZO_ASSIGN(turns, conversation_of(content, where));
   ZO_TRY(check_answer(turns, where));
   return Record(ChatRecord{std::move(turns), std::nullopt});
 }
@@ -339,13 +342,12 @@ Result<Record> parse_record(const std::string& line, const std::string& where, s
     ZO_ASSIGN(given, text_of(content, "text", where));
     return Record(TextRecord{std::move(given)});
   }
-  if (completion && content.contains("prompt") && content.at("prompt").is_array() && content.contains("completion")) {
-    return chat_completion(content, where);
-  }
-  return messages      ? chat_record(content, where)
-         : pair        ? pair_record(content, where)
-         : instruction ? instruction_record(content, where)
-                       : completion_record(content, where);
+  const bool turns =
+      completion && content.contains("completion") && content.contains("prompt") && content.at("prompt").is_array();
+  return messages || turns ? chat_record(content, where)
+         : pair            ? pair_record(content, where)
+         : instruction     ? instruction_record(content, where)
+                           : completion_record(content, where);
 }
 
 Result<Prompt> parse_prompt(const std::string& line, const std::string& where) {
@@ -374,12 +376,7 @@ Result<Prompt> parse_prompt(const std::string& line, const std::string& where) {
       prompt.answers.push_back(std::move(completion));
     }
   } else {
-    const char* const key = prompts ? "prompt" : content.contains("messages") ? "messages" : "conversations";
-    ZO_ASSIGN(turns, turns_of(content.at(key), key, where));
-    if (prompts && content.contains("completion")) {
-      ZO_ASSIGN(answer, turns_of(content.at("completion"), "completion", where));
-      turns.insert(turns.end(), answer.begin(), answer.end());
-    }
+    ZO_ASSIGN(turns, conversation_of(content, where));
     prompt.messages = std::move(turns);
     if (prompt.messages.back().role == "assistant") {
       prompt.answers.push_back(prompt.messages.back().content);
