@@ -296,7 +296,7 @@ class _Run:
         label = f"{self.arm.label}, rate {rate:g}, seed {seed}"
         diverged = None
         with (
-            Store.opened(folder / "server", terms, self._scale.sample) as store,
+            Store.opened(folder / "server", terms, self._scale.sample, self.bundle.path) as store,
             self._evaluators(terms.loss) as evaluate,
         ):
             points = [{"rounds": 0, "bytes_up": 0, **self._untrained(evaluate)}]

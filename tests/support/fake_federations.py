@@ -273,7 +273,7 @@ def federation(
     with (
         mock.patch.object(coordinator, "Replayer", FakeReplayer),
         mock.patch.object(models, "initial", return_value=dict(FIRST)),
-        Store.opened(folder, terms, sample) as store,
+        Store.opened(folder, terms, sample, folder) as store,
     ):
         yield Coordinator(
             store,

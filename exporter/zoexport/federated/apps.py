@@ -91,7 +91,7 @@ def _run(state: Path, options: Mapping[str, Any], grid: Any) -> None:
     terms = Terms.of(content)
     bundle = Bundle.open(options["bundle"], trust=Trust(tuple(options["trust"])))
     patience = Patience(**options["patience"])
-    with Store.opened(state, terms, sample) as store:
+    with Store.opened(state, terms, sample, bundle.path) as store:
         nodes = nodes_of(grid, state, NodeKeys(Path(options["nodes"])), sample, patience.seconds)
         transport = flower.FlowerTransport(grid, nodes)
         with contextlib.ExitStack() as stack:

@@ -47,9 +47,7 @@ class Store:
 
     @classmethod
     @contextlib.contextmanager
-    def opened(
-        cls, folder: Path, terms: Terms, sample: int, bundle: Path = Path()
-    ) -> Iterator[Store]:
+    def opened(cls, folder: Path, terms: Terms, sample: int, bundle: Path) -> Iterator[Store]:
         """The federation in a folder, made where there is none, and locked.
 
         Args:

@@ -288,9 +288,9 @@ def test_other_settings_are_another_federation(bundle: Path, tmp_path: Path) -> 
 def test_one_process_runs_a_federation(bundle: Path, tmp_path: Path) -> None:
     terms = terms_of(bundle)
     with (
-        Store.opened(tmp_path, terms, 1),
+        Store.opened(tmp_path, terms, 1, tmp_path),
         pytest.raises(StateError, match="another process"),
-        Store.opened(tmp_path, terms, 1),
+        Store.opened(tmp_path, terms, 1, tmp_path),
     ):
         pass
 
@@ -327,18 +327,18 @@ def test_a_folder_is_for_one_server_at_a_time(
 ) -> None:
     """One that was killed may keep the lock for a moment; one that goes on keeps the other out."""
     terms = terms_of(bundle)
-    with Store.opened(tmp_path, terms, 1):
+    with Store.opened(tmp_path, terms, 1, tmp_path):
         monkeypatch.setattr("zoexport.federated.store._LOCK_SECONDS", 0.3)
         with (
             pytest.raises(StateError, match="another process that runs"),
-            Store.opened(tmp_path, terms, 1),
+            Store.opened(tmp_path, terms, 1, tmp_path),
         ):
             pass
     monkeypatch.setattr("zoexport.federated.store._LOCK_SECONDS", 60.0)
-    first = Store.opened(tmp_path, terms, 1)
+    first = Store.opened(tmp_path, terms, 1, tmp_path)
     first.__enter__()
     threading.Timer(0.3, first.__exit__, (None, None, None)).start()
-    with Store.opened(tmp_path, terms, 1) as second:
+    with Store.opened(tmp_path, terms, 1, tmp_path) as second:
         assert second.version() == 0
 
 
