@@ -7,17 +7,24 @@ from pathlib import Path
 import pytest
 
 from tests.support.architectures import PASSED, attempt
+from tests.support.tiers import slow_after
 
 pytestmark = pytest.mark.parity
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "mixtral",
-        *(pytest.param(one, marks=pytest.mark.slow) for one in ("falcon_h1", "lfm2", "mamba2")),
-    ],
+    ("name", "method"),
+    slow_after(
+        2,
+        [
+            ("mixtral", "mebp"),
+            ("mixtral", "prge"),
+            ("falcon_h1", "mebp"),
+            ("lfm2", "mebp"),
+            ("mamba2", "mebp"),
+        ],
+    ),
 )
-def test_experts_and_convolutions_pass_parity(name: str, tmp_path: Path) -> None:
-    outcome = attempt(name, tmp_path)
+def test_experts_and_convolutions_pass_parity(name: str, method: str, tmp_path: Path) -> None:
+    outcome = attempt(name, tmp_path, method)
     assert outcome.status == PASSED, outcome

@@ -222,7 +222,7 @@ class Outcome:
     reason: str = ""
 
 
-def attempt(model_type: str, folder: Path) -> Outcome:
+def attempt(model_type: str, folder: Path, method: str = "mebp") -> Outcome:
     """Compile the tiny model of a type for the host and compare two steps, through the command line."""
     from tests.support.tiny_models import tiny_tokenizer
 
@@ -239,7 +239,7 @@ def attempt(model_type: str, folder: Path) -> Outcome:
     for targets in ("attention", "all-linear"):
         # Some linear layers are narrow, such as those that give a number for each head.
         settings = (*_SETTINGS, f"lora.target_modules={targets}", "lora.r=2")
-        compiled = ["compile", str(model), "--target", "host", "--method", "mebp", "--json"]
+        compiled = ["compile", str(model), "--target", "host", "--method", method, "--json"]
         compiled += ["-o", str(folder / "bundle")]
         compiled += [part for setting in settings for part in ("--set", setting)]
         code, message = _called(compiled)

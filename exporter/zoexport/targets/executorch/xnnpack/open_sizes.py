@@ -4,7 +4,8 @@ A program is exported at the length at which it was captured (``ir.lengths``), s
 symbolic sizes. XNNPACK's operators follow the sizes of their inputs when they run; only a reshape can leave one size
 open, and a slice none. So the program takes shorter rows once
 
-- no value is sliced or reshaped to two sizes of the sequence (``legalize``, ``attention``; ``has_open_sizes_left``),
+- no value is sliced, broadcast by a product, or reshaped to two sizes of the sequence (``legalize``, ``attention``;
+  ``has_open_sizes_left``),
 - constants over positions are cut when it runs (``cut_constants``),
 - reshapes name their open size as -1 (``state_open_sizes``),
 - ExecuTorch may shrink the tensors between operators (``OpenSizes``).
@@ -28,14 +29,18 @@ from zoexport.ir.lengths import follows, position_axes
 
 
 def has_open_sizes_left(program: Program, length: int) -> bool:
-    """Whether a value computed from the tokens is sliced, or reshaped to two sizes that follow the sequence."""
+    """Return whether an operator on values computed from the tokens cannot take shorter rows.
+
+    Such operators are slices, reshapes to two sizes that follow the sequence, and matrix products whose batches differ:
+    ExecuTorch expands the inputs of these products to the captured sizes.
+    """
     tokens = placeholders(program)["tokens"]
     constants = {node for node in placeholders(program).values() if node is not tokens}
     for node in program.module.graph.nodes:
-        if not is_call(node, *RESHAPES, aten.slice) or node.args[0] in constants:
+        if not is_call(node, *RESHAPES, aten.slice, aten.matmul) or node.args[0] in constants:
             continue
         following = sum(follows(size, length) for size in shape_of(node))
-        if following > (0 if is_call(node, aten.slice) else 1):
+        if following > (1 if is_call(node, *RESHAPES) else 0):
             return True
     return False
 
