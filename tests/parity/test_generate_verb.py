@@ -131,6 +131,17 @@ def test_a_seed_repeats_what_is_drawn(bundle: Path) -> None:
     assert drawn(1) == drawn(1) != drawn(2)
 
 
+def test_top_p_of_0_is_the_likeliest_token(
+    bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [str(bundle), "--prompt", PROMPT, *MOST, "--seed", "3", "--json"]
+    likeliest, drawn, every = (
+        said(capsys, *options, *more)[0]["tokens"]
+        for more in ((), ("--temperature", "3", "--top-p", "0"), ("--temperature", "3"))
+    )
+    assert drawn == likeliest != every
+
+
 def test_an_adapter_is_read_as_its_state(bundle: Path, tmp_path: Path) -> None:
     opened = Bundle.open(bundle)
     with Session.open(bundle) as session:
@@ -163,6 +174,7 @@ def test_an_adapter_is_read_as_its_state(bundle: Path, tmp_path: Path) -> None:
         (["--prompt", "a " * 2000], "generate.context", 2),
         (["--prompt", "a", "--temperature", "-1"], "temperature", 2),
         (["--prompt", "a", "--temperature", "1", "--top-p", "1.5"], "top_p", 2),
+        (["--prompt", "a", "--repetition-penalty", "0"], "repetition_penalty", 2),
         (["--prompt", "a", "--adapter", "x", "--state", "y"], "state and adapter", 2),
         (["--prompt", "a", "--state", "nowhere"], "nowhere", 1),
         (["--prompt", "a", "--adapter", "nowhere"], "nowhere", 1),
