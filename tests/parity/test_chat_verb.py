@@ -67,10 +67,11 @@ def test_adapters_are_switched_and_the_conversation_begins_again(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    Bundle.open(bundle).export_adapter(tmp_path / "mine", state=state)
+    for name, kind in (("mine", "peft"), ("mlx", "mlx")):
+        Bundle.open(bundle).export_adapter(tmp_path / name, state=state, format=kind)
     lines = ["/adapter off", HELLO, "/reset", "/adapter on", HELLO, "/reset", "/adapter other"]
     lines += [HELLO, "/quit", HELLO]
-    options = ["--adapter", tmp_path / "mine", "--adapter", f"other={tmp_path / 'mine'}"]
+    options = ["--adapter", tmp_path / "mine", "--adapter", f"other={tmp_path / 'mlx'}"]
     assert talk(monkeypatch, "\n".join(lines), bundle, *options, "--json") == 0
     out, err = capsys.readouterr()
     said = [json.loads(line) for line in out.splitlines()]
