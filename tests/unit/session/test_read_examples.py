@@ -170,6 +170,8 @@ REFUSED: list[tuple[object, str, str]] = [
     ({"messages": []}, "'messages' that is empty", "ends with the assistant"),
     ({"messages": [3]}, "a JSON number", '"role", "content"'),
     ({"messages": [{"role": "user"}]}, "no 'content'", 'both "role" and "content"'),
+    ({"messages": [{**ASKED, "content": None}, ANSWER]}, "'content' that is null", "text"),
+    ({"messages": [{**ASKED, "content": [{"text": "a"}]}]}, "'content' that is list", "text"),
     ({"messages": [{"role": "user", "content": "a"}]}, "a last message from 'user'", "assistant"),
     ({"messages": [{"role": "assistant", "content": " \n"}]}, "an empty last message", "learned"),
     ({"prompt": "a", "chosen": "b"}, "no 'rejected'", "the keys"),
@@ -206,6 +208,16 @@ def test_bad_lines_are_named(tmp_path: Path, line: object, found: str, expected:
     assert error.where.startswith(f"{path}:2") and error.fix
 
 
+def test_messages_are_counted_from_one(tmp_path: Path) -> None:
+    bundle(tmp_path, chatting(CHAT_TEMPLATE))
+    path = write(tmp_path, [{"messages": [ASKED, {**ANSWER, "content": None}, ASKED, ANSWER]}])
+    with Dataset() as dataset, Tokenizer.open(tmp_path / "bundle") as tokenizer:
+        with pytest.raises(DataError) as caught:
+            dataset.read(path, tokenizer)
+        assert len(dataset) == 0
+    assert caught.value.where == f"{path}:1, message 2"
+
+
 def test_lines_that_are_no_json_and_files_that_are_none(tmp_path: Path) -> None:
     bundle(tmp_path, tokenizers.tokenizer("gpt2"))
     with Dataset() as dataset, Tokenizer.open(tmp_path / "bundle") as tokenizer:
@@ -219,8 +231,9 @@ def test_lines_that_are_no_json_and_files_that_are_none(tmp_path: Path) -> None:
         ):
             path = tmp_path / "bad.jsonl"
             path.write_bytes(content)
-            with pytest.raises(DataError, match=found):
+            with pytest.raises(DataError, match=found) as caught:
                 dataset.read(path, tokenizer)
+            assert ("iconv -f LATIN1 -t UTF-8" in caught.value.fix) == (found == "not UTF-8")
         with pytest.raises(DataError, match=r"none\.jsonl"):
             dataset.read(tmp_path / "none.jsonl", tokenizer)
         with pytest.raises(DataError, match="no 'choices'"):
