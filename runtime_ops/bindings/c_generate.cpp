@@ -28,8 +28,9 @@ Result<zoexport::GenerateRequest> read_request(const Options& given) {
   if (given.has("prompt")) {
     request.text = given.text("prompt");
   }
-  ZO_ASSIGN(messages, read_messages(given.value("messages")));
+  ZO_ASSIGN(messages, read_messages(given));
   request.messages = std::move(messages);
+  request.tools = given.in_order("tools");
   if (given.has("stop")) {
     request.stop_strings = given.value("stop").get<std::vector<std::string>>();
   }

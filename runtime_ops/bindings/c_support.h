@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "session/chat/chat.h"
 #include "session/manifest/signature.h"
 #include "session/options.h"
 #include "session/result.h"
-#include "session/text/chat.h"
 #include "zoexport/session.h"
 
 namespace zoexport::c {
@@ -82,15 +82,20 @@ inline Status give_text(const std::string& text, char** target) {
 }
 
 // JSON as hosts get it.
-inline std::string encoded(const nlohmann::json& value) {
+template <typename Json>
+std::string encoded(const Json& value) {
   return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 // Gives a JSON result.
-inline Status give(const nlohmann::json& result, char** target) { return give_text(encoded(result), target); }
+template <typename Json = nlohmann::json>
+Status give(const Json& result, char** target) {
+  return give_text(encoded(result), target);
+}
 
 // Gives a JSON result to a callback; whether it asked to stop.
-inline bool stops(zo_on_json callback, void* user, const nlohmann::json& value) {
+template <typename Json>
+bool stops(zo_on_json callback, void* user, const Json& value) {
   return callback != nullptr && callback(user, encoded(value).c_str()) != 0;
 }
 
@@ -117,17 +122,16 @@ inline Result<std::optional<TrustedKeys>> trusted_keys(const Options& options) {
   return keys;
 }
 
-// The conversation in a list of {"role", "content"}.
-inline Result<std::vector<Message>> read_messages(const nlohmann::json& list) {
+// The conversation in a call's options.
+inline Result<std::vector<Message>> read_messages(const Options& given) {
+  const Message list = given.in_order("messages");
   std::vector<Message> messages;
-  for (const nlohmann::json& one : list) {
-    for (const char* const key : {"role", "content"}) {
-      if (!one.is_object() || !one.contains(key) || !one[key].is_string()) {
-        return Failure{ZO_INVALID_ARGUMENT, "message " + std::to_string(messages.size() + 1),
-                       std::string("no text as ") + key, "role and content, two texts", "Correct the message."};
-      }
+  for (const Message& one : list) {
+    if (!one.is_object() || !one.contains("role") || !one["role"].is_string()) {
+      return Failure{ZO_INVALID_ARGUMENT, "message " + std::to_string(messages.size() + 1), "no text as role",
+                     "a role, and the content of most", "Correct the message."};
     }
-    messages.push_back({one["role"], one["content"]});
+    messages.push_back(one);
   }
   return messages;
 }

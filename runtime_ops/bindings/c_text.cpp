@@ -13,6 +13,7 @@
 
 using namespace zoexport::c;
 using nlohmann::json;
+using zoexport::Message;
 using zoexport::Options;
 using zoexport::Status;
 
@@ -45,26 +46,17 @@ zoexport::TextSpec text_spec(const zoexport::Manifest& manifest) {
   return manifest.text.value_or(zoexport::TextSpec());
 }
 
-json messages_json(const std::vector<zoexport::Message>& messages) {
-  json list = json::array();
-  for (const zoexport::Message& one : messages) {
-    json message = {{"role", one.role}, {"content", one.content}};
-    if (one.reasoning) {
-      message["reasoning_content"] = *one.reasoning;
-    }
-    list.push_back(std::move(message));
-  }
-  return list;
-}
-
-json record_json(const zoexport::Record& record) {
+Message record_json(const zoexport::Record& record) {
   if (const auto* text = std::get_if<zoexport::TextRecord>(&record)) {
     return {{"text", text->text}};
   }
   if (const auto* chat = std::get_if<zoexport::ChatRecord>(&record)) {
-    json found = {{"messages", messages_json(chat->messages)}};
+    Message found = {{"messages", chat->messages}};
     if (chat->rejected) {
-      found["rejected"] = messages_json(*chat->rejected);
+      found["rejected"] = *chat->rejected;
+    }
+    if (!chat->tools.empty()) {
+      found["tools"] = chat->tools;
     }
     return found;
   }
@@ -72,8 +64,8 @@ json record_json(const zoexport::Record& record) {
   return {{"prompt", completion.prompt}, {"completions", completion.completions}, {"pair", completion.pair}};
 }
 
-json example_json(const zoexport::TextExample& example) {
-  json candidates = json::array();
+Message example_json(const zoexport::TextExample& example) {
+  Message candidates = Message::array();
   for (size_t i = 0; i < example.tokens.size(); ++i) {
     candidates.push_back({{"tokens", example.tokens[i]}, {"labels", example.labels[i]}});
   }
@@ -86,7 +78,7 @@ json example_json(const zoexport::TextExample& example) {
           {"unused", example.unused}};
 }
 
-json problem_json(const zoexport::Failure& failure) {
+Message problem_json(const zoexport::Failure& failure) {
   return {{"where", failure.where}, {"found", failure.found}, {"expected", failure.expected}, {"fix", failure.fix}};
 }
 
@@ -185,10 +177,13 @@ zo_status zo_tokenizer_chat(zo_tokenizer* tokenizer, const char* options, char**
     ZO_REQUIRE(tokenizer);
     ZO_REQUIRE(chat);
     ZO_ASSIGN(given, Options::parse("chat", options));
-    ZO_ASSIGN(messages, read_messages(given.value("messages")));
-    ZO_ASSIGN(text,
-              zoexport::chat_text(text_spec(tokenizer->manifest), messages, given.flag("reply"), std::time(nullptr)));
-    return give({{"text", text}}, chat);
+    ZO_ASSIGN(messages, read_messages(given));
+    if (messages.empty()) {
+      return zoexport::Failure{ZO_DATA_ERROR, "messages", "none", "at least one", "Give the user's message."};
+    }
+    ZO_ASSIGN(opened, zoexport::Chat::open(text_spec(tokenizer->manifest)));
+    ZO_ASSIGN(made, opened.write(messages, given.in_order("tools"), given.flag("reply"), std::time(nullptr)));
+    return give({{"text", made.text}}, chat);
   });
 }
 
@@ -200,11 +195,12 @@ zo_status zo_prompts_read(const char* path, zo_on_json on_prompt, void* user, zo
     return zoexport::for_lines(file, [&](const std::string& line, size_t number) -> Status {
       const std::string where = file + ":" + std::to_string(number);
       ZO_ASSIGN(prompt, zoexport::parse_prompt(line, where));
-      json told = {{"where", where}, {"answers", prompt.answers}};
+      Message told = {{"where", where}, {"answers", prompt.answers}};
       if (prompt.messages.empty()) {
         told["prompt"] = prompt.text;
       } else {
-        told["messages"] = messages_json(prompt.messages);
+        told["messages"] = prompt.messages;
+        told["tools"] = prompt.tools;
       }
       return stops(on_prompt, user, told) ? Status(stopped(where)) : Status();
     });
@@ -222,7 +218,7 @@ zo_status zo_examples_read(zo_tokenizer* tokenizer, const char* path, const char
                           const std::string& where) -> Status {
       zoexport::Dataset alone;
       const Status usable = example.ok() ? example->add_to(alone, where) : Status(example.failure());
-      json told = usable.ok() ? example_json(*example) : json{{"problem", problem_json(usable.failure())}};
+      Message told = usable.ok() ? example_json(*example) : Message{{"problem", problem_json(usable.failure())}};
       told["line"] = line;
       return stops(on_example, user, told) ? Status(stopped(where)) : Status();
     };

@@ -11,6 +11,7 @@ namespace zoexport::runner {
 namespace {
 
 using nlohmann::json;
+using nlohmann::ordered_json;
 
 const char* const kAdapter = "adapter";
 constexpr double kBytesOfTenthMegabyte = 1e5;
@@ -48,8 +49,8 @@ struct Call {
   const volatile std::sig_atomic_t& stop;
 
   // Continues a prompt or a conversation; `shown`: prints it as it comes.
-  Result<json> answer(const json& prompt, bool shown) const {
-    json wanted = options.generate;
+  Result<json> answer(const ordered_json& prompt, bool shown) const {
+    ordered_json wanted(options.generate);
     wanted.update(prompt);
     if (options.seed) {
       wanted["seed"] = *options.seed;
@@ -78,11 +79,11 @@ struct Call {
 // The prompts of a file.
 struct Lines {
   const volatile std::sig_atomic_t& stop;
-  std::vector<json> prompts;
+  std::vector<ordered_json> prompts;
 
   static int32_t add(void* user, const char* prompt) {
     auto* lines = static_cast<Lines*>(user);
-    json line = json::parse(prompt);
+    ordered_json line = ordered_json::parse(prompt);
     line.erase("where");
     line.erase("answers");
     lines->prompts.push_back(std::move(line));
@@ -99,14 +100,14 @@ Result<json> generate(const Options& options, zo_session* session, const volatil
   const Call call{options, session, stop};
   if (options.data.empty()) {
     const std::string prompt = options.prompt.value_or("");
-    return options.chat
-               ? call.answer({{"messages", json::array({json{{"role", "user"}, {"content", prompt}}})}}, !options.json)
-               : call.answer({{"prompt", prompt}}, !options.json);
+    return options.chat ? call.answer({{"messages", ordered_json::array({{{"role", "user"}, {"content", prompt}}})}},
+                                      !options.json)
+                        : call.answer({{"prompt", prompt}}, !options.json);
   }
   Lines lines{stop, {}};  // all are read first: a bad line fails before minutes of text
   ZO_TRY(zoexport::call(zo_prompts_read, options.data.c_str(), Lines::add, static_cast<void*>(&lines)));
   json last;
-  for (const json& prompt : lines.prompts) {
+  for (const ordered_json& prompt : lines.prompts) {
     ZO_ASSIGN(made, call.answer(prompt, false));
     std::printf("%s\n", made.dump().c_str());
     std::fflush(stdout);

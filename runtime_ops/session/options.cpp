@@ -198,7 +198,14 @@ Result<Options> Options::parse(const char* kind, const char* text) {
   Options options(kind);
   ZO_ASSIGN(given, parse_options(text, kind));
   ZO_TRY(options.set(given));
+  options.written_ = text == nullptr ? "{}" : text;
   return options;
+}
+
+nlohmann::ordered_json Options::in_order(const char* key) const {
+  const auto whole = parse_json<nlohmann::ordered_json>(written_.data(), written_.data() + written_.size(),
+                                                        ZO_INVALID_ARGUMENT, "options of " + kind_, "");
+  return whole.ok() && (*whole).contains(key) ? (*whole)[key] : nlohmann::ordered_json();
 }
 
 Status Options::check_kind(const std::string& kind, const char* text) {

@@ -38,6 +38,8 @@ class Options {
   std::string text(const char* key) const;
   // The given value, or null.
   const nlohmann::json& value(const char* key) const;
+  // The same of a call's options, with the order that the members of its objects were given in.
+  nlohmann::ordered_json in_order(const char* key) const;
   const nlohmann::json& given() const { return given_; }
 
  protected:
@@ -51,6 +53,7 @@ class Options {
   nlohmann::json value_or_default(const char* key) const;
 
   std::string kind_;
+  std::string written_;  // the options of a call
   nlohmann::json given_ = nlohmann::json::object();
 };
 

@@ -11,6 +11,7 @@
 
 #include "engines/engine.h"
 #include "session/adapters/adapter.h"
+#include "session/chat/chat.h"
 #include "session/data/dataset.h"
 #include "session/generate/generator.h"
 #include "session/manifest/bundle_files.h"
@@ -20,7 +21,6 @@
 #include "session/state/named_slots.h"
 #include "session/state/slots.h"
 #include "session/state/state_folder.h"
-#include "session/text/chat.h"
 #include "session/text/tokenizer.h"
 #include "session/train/divergence.h"
 #include "session/train/stage_scorer.h"
@@ -68,6 +68,7 @@ struct GenerateRequest {
   GenerateOptions options;
   std::optional<std::string> text;
   std::vector<Message> messages;
+  Message tools;
   std::vector<std::string> stop_strings;
   std::optional<std::string> adapter;  // the name of a loaded one, in place of what the session trained
   bool untrained = false;              // with the slots as the bundle has them

@@ -1,10 +1,10 @@
 // Session: what it generates with, and that it can; text on both sides.
 #include <ctime>
 
+#include "session/chat/chat.h"
 #include "session/generate/stopped_text.h"
 #include "session/memory.h"
 #include "session/session.h"
-#include "session/text/chat.h"
 
 namespace zoexport {
 namespace {
@@ -47,8 +47,9 @@ Status Session::read_prompt(GenerateRequest& request) {
   const TextSpec spec = manifest_.text.value_or(TextSpec());
   std::string written = request.text.value_or("");
   if (!request.messages.empty()) {
-    ZO_ASSIGN(conversation, chat_text(spec, request.messages, /*reply=*/true, std::time(nullptr)));
-    written = std::move(conversation);
+    ZO_ASSIGN(chat, Chat::open(spec));
+    ZO_ASSIGN(conversation, chat.write(request.messages, request.tools, /*reply=*/true, std::time(nullptr)));
+    written = std::move(conversation.text);
   }
   ZO_ASSIGN(tokens, tokenizer->encode(written, request.messages.empty() ? Special::kBefore : Special::kNone));
   request.options.prompt = std::move(tokens);

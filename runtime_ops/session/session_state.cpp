@@ -71,7 +71,7 @@ Result<RunRecord> Session::asked(const RunSettings& run, const Dataset* dataset)
   RunRecord now;
   now.settings = run.kept();
   if (dataset != nullptr) {
-    now.data = RunData{dataset->digest(), dataset->size()};
+    now.data = RunData{dataset->digest(), dataset->size(), dataset->conversations()};
   }
   if (!recorded_ || records_.empty()) {
     return now;  // a run that has not begun

@@ -7,7 +7,7 @@
 #include "check.h"
 #include "session/generate/stopped_text.h"
 #include "session/text/bpe.h"
-#include "session/text/chat.h"
+#include "session/chat/chat.h"
 #include "session/text/regex.h"
 #include "session/text/tokenizer.h"
 #include "session/text/unicode_normal.h"
@@ -234,33 +234,26 @@ void test_vocabulary() {
   CHECK(!vocabulary.find("token5000"));
 }
 
-void test_chat_pieces() {
+void test_chat_templates() {
   TextSpec text;
-  const auto refused = chat_text(text, {{"user", "a"}}, true, 0);
+  const auto refused = Chat::open(text);
   CHECK(!refused.ok() && refused.failure().code == ZO_BUNDLE_ERROR);
-  ChatForm form;
-  form.between = {{"begin", {{"user", "<\xEE\x80\x80|"}}},
-                  {"user", {{"reply", ">"}, {"assistant", ":"}}},
-                  {"assistant", {{"user", ";"}}}};
-  form.content = {{"user", ContentForm::kStripped}, {"assistant", ContentForm::kAnswer}};
-  form.date = "%d %b %Y %j%%";
-  text.chat = form;
+  text.chat = ChatTemplate{
+      "{{ bos_token }}{{ strftime_now('%d %b %Y %j%%') }}{% for m in messages %}|{{ m.role }}:{{ m.content }}"
+      "{% if m.role == 'assistant' %}{{ m.tool_calls | tojson }}{% endif %}{% endfor %}"
+      "{% if add_generation_prompt %}>{% endif %}",
+      {{"bos_token", "<s>"}},
+      {}};
+  const auto chat = Chat::open(text);
+  CHECK(chat.ok());
   // Noon of the second of January 1970, in any time zone but the farthest.
-  CHECK(*chat_text(text, {{"user", " a\xEE\x80\x80 "}, {"assistant", "x</think>\n\ny "}, {"user", "\n"}}, true,
-                   129600) == "<02 Jan 1970 002%|a\xEE\x80\x80:y ;>");
-  LastAnswer answer;
-  answer.before = {{"user", "!"}};
-  answer.content = ContentForm::kThought;
-  answer.end = "\xEE\x80\x80.";
-  text.chat->answer = answer;
-  CHECK(*chat_text(text, {{"user", "a"}, {"assistant", "<think>\nhm\n</think>\n\ny"}}, false, 129600) ==
-        "<02 Jan 1970 002%|a!<think>\nhm\n</think>\n\ny02 Jan 1970 002%.");
-  CHECK(*chat_text(text, {{"user", "a"}, {"assistant", "\ny"}}, false, 129600) ==
-        "<02 Jan 1970 002%|a!<think>\n\n</think>\n\ny02 Jan 1970 002%.");
-  CHECK(!chat_text(text, {{"user", "a"}}, false, 0).ok());
-  CHECK(!chat_text(text, {{"assistant", "a"}}, false, 0).ok());
-  CHECK(!chat_text(text, {{"user", "\xFF"}}, true, 0).ok());
-  CHECK(!chat_text(text, {{"assistant", "a"}}, true, 0).ok());
+  const Message calls = {{"role", "assistant"}, {"content", nullptr}, {"tool_calls", {{{"z", 1}, {"a", 2.0}}}}};
+  CHECK((*chat).write({message("user", "a"), calls}, {}, true, 129600)->text ==
+        "<s>02 Jan 1970 002%|user:a|assistant:[{\"z\": 1, \"a\": 2.0}]>");
+  const Message odd = {{"role", "user"}, {"content", "a"}, {"weight", 0}, {"name", ""}, {"tool_calls", nullptr}};
+  const auto unread = (*chat).write({odd}, {}, true, 0);
+  CHECK(!unread.ok() && unread.failure().where == "message 1" && unread.failure().found == "the key 'weight'");
+  CHECK(!(*chat).write({message("user", "a")}, {{{"name", "f"}}}, true, 0).ok());
 }
 
 // Every way to cut a text into tokens gives the same text before a stop string, and no piece that is taken back.
@@ -326,7 +319,7 @@ int main() {
   test_damaged_files_are_refused();
   test_regular_expressions_are_translated_or_refused();
   test_vocabulary();
-  test_chat_pieces();
+  test_chat_templates();
   test_texts_end_before_stop_strings();
   return check::result();
 }

@@ -20,7 +20,7 @@ zoexport::Status check_records(const std::string& line, size_t number) {
     MUST(completion->target < completion->completions.size());
     MUST(!completion->pair || completion->completions.size() == 2);
   } else if (const auto* chat = std::get_if<ChatRecord>(&*record)) {
-    MUST(chat->messages.back().role == "assistant");
+    MUST(chat->messages.back()["role"] == "assistant");
   }
   return {};
 }

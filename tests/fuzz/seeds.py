@@ -26,6 +26,7 @@ from tests.support import (
     stacked_bundles,
     tokenizers,
 )
+from tests.support.chat_templates import TEMPLATES
 from tests.support.sessions import make_dataset, open_session, write_examples
 from zoexport.session import Bundle, Session
 from zoexport.tools.packing import pack
@@ -118,6 +119,9 @@ def _write(work: Path, folder: Path) -> None:
         session.train(dataset, 12)
         session.save()
     log = (work / "state" / "trajectory.log").read_bytes()
+    sources = json.loads((Path(__file__).parents[1] / "data/template_sources.json").read_text())
+    for number, source in enumerate((*TEMPLATES.values(), *sources)):
+        keep("template", f"source-{number}", source.encode())
     keep("log", "whole", b"\x00" + log)
     keep("log", "signed", b"\x01" + log)
     for path in sorted((work / "state").glob("*.safetensors")):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.chat_templates import said
 from tests.support.compiled import Compiler
 from tests.support.generation import adapted_state
 from zoexport.api import Bundle
@@ -39,15 +40,15 @@ def talk(monkeypatch: pytest.MonkeyPatch, text: str, *arguments: object) -> int:
 
 def answers(bundle: Path, state: Path | None, *turns: str) -> list[str]:
     """What the session answers to these messages, one after another."""
-    said: list[tuple[str, str]] = []
+    turns_so_far: list[dict[str, Any]] = []
     found = []
     with Session.open(bundle) as session:
         if state is not None:
             session.attach(state, read_only=True)
         for turn in turns:
-            said.append(("user", turn))
-            found.append(session.generate(messages=said, max_new_tokens=8).text or "")
-            said.append(("assistant", found[-1]))
+            turns_so_far.append(said("user", turn))
+            found.append(session.generate(messages=turns_so_far, max_new_tokens=8).text or "")
+            turns_so_far.append(said("assistant", found[-1]))
     return found
 
 

@@ -11,6 +11,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from tests.support.chat_templates import said
 from tests.support.compiled import Compiler
 from tests.support.generation import greedy, prompt_of, random_adapter, reference
 from tests.support.tiny_models import VOCAB_SIZE, save_tiny
@@ -98,9 +99,8 @@ def test_a_stop_string_that_only_begins_is_part_of_the_text(session: Session) ->
 
 
 def test_messages_are_what_the_template_writes(session: Session, tokenizer: Any) -> None:
-    messages = [("system", "Be brief."), ("user", "Is the film a good one?")]
-    asked = [{"role": role, "content": content} for role, content in messages]
-    tokens = tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=False)
+    messages = [said("system", "Be brief."), said("user", "Is the film a good one?")]
+    tokens = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     made = session.generate(messages=messages, max_new_tokens=20, stop_tokens=())
     assert made.tokens == session.generate(tokens, max_new_tokens=20, stop_tokens=()).tokens
     assert made.prompt_tokens == len(tokens)
@@ -172,7 +172,7 @@ def test_memory_returns(bundle: Path) -> None:
         ({"prompt": "a", "stop": [""]}, ConfigError, "stop string: found an empty text"),
         ({"prompt": "a", "stop": ["\ud800"]}, DataError, "no character of UTF-8"),
         ({"prompt": "a\ud800"}, DataError, "no character of UTF-8"),
-        ({"prompt": "a", "messages": [("user", "b")]}, ConfigError, "more than one"),
+        ({"prompt": "a", "messages": [said("user", "b")]}, ConfigError, "more than one"),
         ({"messages": [("nobody", "b")]}, ZoExportError, "nobody"),
         ({"prompt": "a " * 2000}, ConfigError, "generate.context"),
         ({"prompt": "a", "adapter": "none"}, ConfigError, "no adapter of this name"),

@@ -11,10 +11,11 @@ import pytest
 from transformers import AutoTokenizer, BertTokenizer
 
 from tests.support import smollm2, tokenizers
+from tests.support.chat_templates import said
 from tests.support.text_checks import compare
 from zoexport.core.errors import DataError
 from zoexport.core.fetch import Package, downloaded
-from zoexport.data.chat_form import ChatForm, chat_form
+from zoexport.data.text_entry import chat_entry
 from zoexport.models.saved import save_tokenizer
 from zoexport.session.data import Tokenizer
 
@@ -69,22 +70,19 @@ def fetched(name: str, folder: Path) -> tuple[Any, Path]:
 @pytest.mark.parametrize("name", _PACKAGES)
 def test_tokens_of_real_tokenizers_are_those_of_transformers(tmp_path: Path, name: str) -> None:
     theirs, files = fetched(name, tmp_path)
-    form = chat_form(theirs) if theirs.chat_template else None
-    chat = {"chat": form.as_dict()} if isinstance(form, ChatForm) else {}
     bundle = tokenizers.write_bundle(
-        tmp_path / "bundle", files, changes={"text": {"end_tokens": [], **chat}}
+        tmp_path / "bundle", files, changes={"text": {"end_tokens": [], **chat_entry(theirs)}}
     )
     with Tokenizer.open(bundle) as ours:
         compare(ours, theirs, texts=400, seed=11)
         if theirs.chat_template:
             for messages in _CONVERSATIONS:
+                turns = [said(*one) for one in messages]
                 reply = messages[-1][0] == "user"
                 expected = theirs.apply_chat_template(
-                    [{"role": role, "content": content} for role, content in messages],
-                    tokenize=False,
-                    add_generation_prompt=reply,
+                    turns, tokenize=False, add_generation_prompt=reply
                 )
-                assert ours.chat(messages, reply=reply) == expected
+                assert ours.chat(turns, reply=reply) == expected
 
 
 @pytest.mark.parametrize("cased", [False, True])
@@ -121,4 +119,4 @@ def test_tokens_of_smollm2_are_those_of_transformers() -> None:
         expected = theirs.apply_chat_template(
             [{"role": "user", "content": "Hi"}], tokenize=False, add_generation_prompt=True
         )
-        assert ours.chat([("user", "Hi")]) == expected
+        assert ours.chat([said("user", "Hi")]) == expected

@@ -72,9 +72,6 @@ _QWEN3 = (
     "{%- else %}{{- content }}{%- endif %}{{- '<|im_end|>\n' }}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
 )
-_ALTERED = _CHATML.replace("message['content']", "message['content'] | replace('x', 'y')")
-_COUNTING = _CHATML.replace("message['content']", "loop.index | string + message['content']")
-
 TEMPLATES = {
     "chatml": _CHATML,
     "llama2": _LLAMA2,
@@ -84,23 +81,18 @@ TEMPLATES = {
     "phi3": _PHI3,
     "qwen3": _QWEN3,
 }
-"""Those that are taken apart."""
 OTHERS = {
-    "altered": (_ALTERED, "alters the content"),
-    "numbers": (_COUNTING, "depends on more than these"),
-    "twice": (
-        "{% for m in messages %}{{ m.content }}{{ m.content }}{% endfor %}",
-        "once and in order",
-    ),
     "nothing": ("{{ raise_exception('no') }}", "refuses a user's message alone"),
     "a broken one": ("{% for %}", "refuses a user's message alone"),
-    "an odd date": (_LLAMA3.replace("%d %b", "%s"), "writes the date as"),
-    "its length": (
-        _PHI3.replace("{% for m", "{% if messages|length > 6 %}{{ 'long' }}{% endif %}{% for m", 1),
-        "writes other conversations otherwise",
-    ),
+    "a file": ("{% if false %}{% include 'x' %}{% endif %}a", "line 1: 'include'"),
+    "letters": ("{{ messages[0].role }}{{ 'é' | upper }}", "capital letters"),
 }
-"""Those that are not, with what is said of them."""
+"""Those that are not run, with what is said of them."""
+
+
+def said(role: str, content: str | None) -> dict[str, Any]:
+    """A message."""
+    return {"role": role, "content": content}
 
 
 def chatting(template: str) -> Any:

@@ -45,15 +45,15 @@ def generate(
     bundle: Bundle,
     prompts: tuple[str, ...],
     system: str | None,
-    chat_template: bool,
+    chat_template: bool | None,
     data: DataSource | None,
     as_json: bool,
     **how: Any,
 ) -> None:
     """Answer a prompt with BUNDLE, as it was compiled or with what was trained.
 
-    A model that has a chat template is asked in a conversation; other models continue the text. --json prints an object
-    for each prompt.
+    A model that has a chat template is asked in a conversation, unless STATE has learned texts without it; other models
+    continue the text. --json prints an object for each prompt.
 
     \b
     zoexport generate model.bundle --state run --prompt "Once upon a time"
@@ -74,16 +74,18 @@ def generate(
             expected="one of them",
             fix="Give texts, or a file of prompts.",
         )
-    if data is not None and (system is not None or not chat_template):
+    if data is not None and (system is not None or chat_template is not None):
         raise ConfigError(
-            "--system and --no-chat-template",
+            "--system and --chat-template",
             found="--data, whose lines say what is a conversation",
             expected="--prompt",
             fix='Leave them out; write {"messages"} or {"prompt"} in the file.',
         )
     if data is None:
         given = (sys.stdin.read() if text == "-" else text for text in prompts)
-        wanted = [asked(bundle, text, system=system, template=chat_template) for text in given]
+        state = None if how["adapter"] else how["state"]
+        about: dict[str, Any] = {"system": system, "template": chat_template, "state": state}
+        wanted = [asked(bundle, text, **about) for text in given]
     else:
         with output_of_libraries(), opened(data) as file:
             wanted = read_prompts(file)

@@ -270,8 +270,9 @@ def prompting(function: F) -> F:
     """How ``--prompt`` is meant: ``system`` and ``chat_template`` (``run.generate.asked``)."""
     function = click.option(
         "--chat-template/--no-chat-template",
-        default=True,
-        help="Ask a model that has a chat template in a conversation (the default), or continue the text as it is.",
+        default=None,
+        help="Ask in a conversation, or continue the text as it is. Default: as the state learned, in a conversation "
+        "without one.",
     )(function)
     return click.option("--system", **TEXT, help="The system message of the conversation.")(
         function

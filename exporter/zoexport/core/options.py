@@ -136,7 +136,11 @@ class Chat:
     """Options of ``zo_tokenizer_chat``."""
 
     messages: list[dict[str, Any]] = setting(
-        None, help="a conversation: role (system, user or assistant) and content of each message"
+        None,
+        help="a conversation: role and content of each message, and what else its template reads",
+    )
+    tools: list[dict[str, Any]] | None = setting(
+        None, help="what the assistant can call, as JSON schemas"
     )
     reply: bool = setting(True, help="end where the assistant's response begins")
 
@@ -151,6 +155,9 @@ class Generate:
     )
     messages: list[dict[str, Any]] | None = setting(
         None, help="a conversation that the assistant continues, as in chat"
+    )
+    tools: list[dict[str, Any]] | None = setting(
+        None, help="what the assistant can call, as JSON schemas"
     )
     max_new_tokens: int = setting(128, at_least=1, help="generated tokens at most")
     stop_tokens: list[int] | None = setting(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zoexport.core.errors import BundleError, ModelError
-from zoexport.data.chat_form import ChatForm, chat_form
+from zoexport.core.errors import BundleError, DataError, ModelError
 from zoexport.session.data import Tokenizer
 
 
@@ -24,15 +23,29 @@ def text_entry(loaded: Any) -> dict[str, Any]:
         entry["eos_token"] = ends[0]
     if tokenizer.mask_token is not None:
         entry["mask"] = {"text": str(tokenizer.mask_token), "id": int(tokenizer.mask_token_id)}
-    if getattr(tokenizer, "chat_template", None):
-        form = chat_form(tokenizer)
-        if isinstance(form, str):
-            entry["no_chat"] = form
-        else:
-            entry["chat"] = {**form.as_dict(), "end_tokens": _turn_ends(tokenizer, form)}
-    else:
-        entry["no_chat"] = "a model whose tokenizer has no chat template"
-    return {"text": entry}
+    return {"text": {**entry, **chat_entry(tokenizer)}}
+
+
+def chat_entry(tokenizer: Any) -> dict[str, Any]:
+    """The members of ``text`` that say how a conversation is written: ``chat``, or ``no_chat`` with the reason.
+
+    Args:
+        tokenizer: of transformers, with a ``tokenizer.json``.
+    """
+    if not getattr(tokenizer, "chat_template", None):
+        return {"no_chat": "a model whose tokenizer has no chat template"}
+    tokens = {
+        name: token
+        for name, token in tokenizer.special_tokens_map.items()
+        if isinstance(token, str)
+    }
+    chat = {
+        "template": tokenizer.get_chat_template(),
+        "tokens": tokens,
+        "end_tokens": _turn_ends(tokenizer),
+    }
+    reason = _written_otherwise(tokenizer, chat)
+    return {"chat": chat} if reason is None else {"no_chat": reason}
 
 
 def tokenizer_of(loaded: Any, max_length: int, *, masked: bool = False) -> Tokenizer:
@@ -80,12 +93,53 @@ def end_tokens(loaded: Any) -> list[int]:
     return list(dict.fromkeys(token for token in tokens if 0 <= token < loaded.vocab_size))
 
 
-def _turn_ends(tokenizer: Any, form: ChatForm) -> list[int]:
+def _written(tokenizer: Any, messages: list[dict[str, str]], *, reply: bool) -> str | None:
+    """What transformers writes, None where the template refuses the conversation."""
+    from jinja2.exceptions import TemplateError
+
+    try:
+        return str(
+            tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=reply)
+        )
+    except (TemplateError, TypeError, ValueError, KeyError, AttributeError, IndexError):
+        return None
+
+
+def _turn_ends(tokenizer: Any) -> list[int]:
     """The special token that the template writes behind an answer."""
-    texts = [
-        *form.between.get("assistant", {}).values(),
-        *([form.answer.end] if form.answer else []),
-    ]
-    first = {tuple(tokenizer.encode(text, add_special_tokens=False)[:1]) for text in texts}
+    mark = "Mark0Zq"
+    asked = {"role": "user", "content": "a"}
+    turns = [asked, {"role": "assistant", "content": mark}]
+    texts = (_written(tokenizer, [*turns, *after], reply=False) for after in ((), (asked,)))
+    ends = [text.rpartition(mark)[2] for text in texts if text is not None]
+    first = {tuple(tokenizer.encode(end, add_special_tokens=False)[:1]) for end in ends}
     special = set(tokenizer.all_special_ids)
     return sorted(token for tokens in first for token in tokens if token in special)
+
+
+def _written_otherwise(tokenizer: Any, chat: dict[str, Any]) -> str | None:
+    """Why the session cannot use a chat template: it writes a first conversation otherwise than transformers."""
+    turns = [
+        {"role": role, "content": f" {role} {number}.\n"}
+        for number, role in enumerate(("user", "assistant", "user"))
+    ]
+    whole = (turns[:1], turns, turns[:2])
+    expected = [_written(tokenizer, one, reply=one[-1] is not turns[1]) for one in whole]
+    if expected[0] is None:
+        return "a chat template that refuses a user's message alone"
+    session = Tokenizer.parse(
+        tokenizer.backend_tokenizer.to_str(),
+        max_length=2,
+        vocab_size=2**31 - 1,
+        text={"end_tokens": [], "chat": chat},
+    )
+    for messages, text in zip(whole, expected, strict=True):
+        try:
+            if (
+                text is not None
+                and session.chat(messages, reply=messages[-1] is not turns[1]) != text
+            ):
+                return "a chat template that the session writes otherwise than transformers"
+        except (BundleError, DataError) as error:
+            return f"a chat template that the session cannot run ({error.where}: {error.found})"
+    return None

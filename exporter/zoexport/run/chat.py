@@ -33,7 +33,7 @@ class Chat:
         max_new_tokens, stop, sampling: of each answer.
 
     Raises:
-        BundleError: its model has no form of conversations.
+        BundleError: its model has no chat template.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class Chat:
         if "chat" not in text:
             raise BundleError(
                 "chat",
-                found=text.get("no_chat", "a bundle without the form of its model's conversations"),
+                found=text.get("no_chat", "a bundle without a chat template"),
                 expected="a model with a chat template",
                 fix="Use 'zoexport generate', or compile the chat version of the model.",
             )
         self._generator = generator
-        self._system = () if system is None else (("system", system),)
+        self._system = () if system is None else (_said("system", system),)
         self._options: dict[str, Any] = {
             "max_new_tokens": max_new_tokens,
             "stop": tuple(stop),
@@ -65,10 +65,10 @@ class Chat:
         self.adapter: str | None = self.names[0] if self.names else None
         """That answers; None: none."""
         self._before = self.adapter
-        self._histories: dict[str | None, list[tuple[str, str]]] = {}
+        self._histories: dict[str | None, list[dict[str, str]]] = {}
 
     @property
-    def turns(self) -> list[tuple[str, str]]:
+    def turns(self) -> list[dict[str, str]]:
         """What was said with the adapter that answers: none is shown what another one wrote."""
         return self._histories.setdefault(self.adapter, [])
 
@@ -79,7 +79,7 @@ class Chat:
             ConfigError: the conversation is longer than the bundle's context; it stays as it was.
             ZoExportError: as :meth:`zoexport.run.generate.Generator.generate`.
         """
-        turns = (*self._system, *self.turns, ("user", message))
+        turns = (*self._system, *self.turns, _said("user", message))
         named = self.adapter if self.adapter in self._generator.adapters else None
         try:
             made = self._generator.generate(
@@ -96,7 +96,7 @@ class Chat:
                     "conversation", found=error.found, expected=error.expected, fix=_RESET
                 ) from error
             raise
-        self.turns.extend([("user", message), ("assistant", made.text)])
+        self.turns.extend([_said("user", message), _said("assistant", made.text)])
         return {**made.as_dict(), "adapter": self.adapter}
 
     def cut_short(self, made: Mapping[str, Any]) -> str | None:
@@ -150,6 +150,10 @@ class Chat:
             return "There is no adapter: the model answers without."
         answering = self.adapter or "none, the model without any adapter"
         return f"Answering: {answering}. Adapters: {', '.join(self.names)}."
+
+
+def _said(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
 
 
 def named(adapters: Sequence[str]) -> dict[str, Path]:

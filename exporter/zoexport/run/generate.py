@@ -14,7 +14,7 @@ from typing import Any
 
 from zoexport.core.errors import ConfigError
 from zoexport.run.results import Generated
-from zoexport.run.states import attach
+from zoexport.run.states import attach, learned_texts
 from zoexport.session import Bundle, Generation, OnText, Sampling, Session
 from zoexport.session.abi import Closing
 from zoexport.session.data import prompts_of
@@ -31,20 +31,22 @@ class Prompt:
 
     Attributes:
         text: as it is; nothing is added but what the tokenizer adds by itself.
-        messages: roles and contents, in place of a text.
+        messages: in place of a text, ``{"role", "content"}`` and what else the model's chat template reads.
+        tools: what the assistant can call in a conversation, as JSON schemas.
     """
 
     text: str = ""
-    messages: tuple[tuple[str, str], ...] = ()
+    messages: tuple[Mapping[str, Any], ...] = ()
+    tools: tuple[Mapping[str, Any], ...] = ()
 
     @classmethod
-    def of(cls, given: Prompt | str | Iterable[Mapping[str, str]]) -> Prompt:
+    def of(cls, given: Prompt | str | Iterable[Mapping[str, Any]]) -> Prompt:
         """A text, or the messages of a conversation, ``{"role", "content"}``."""
         if isinstance(given, Prompt):
             return given
         if isinstance(given, str):
             return cls(given)
-        return cls(messages=tuple((one["role"], one["content"]) for one in given))
+        return cls(messages=tuple(given))
 
 
 class Generator(Closing):
@@ -91,7 +93,7 @@ class Generator(Closing):
 
     def generate(
         self,
-        prompt: Prompt | str | Iterable[Mapping[str, str]],
+        prompt: Prompt | str | Iterable[Mapping[str, Any]],
         *,
         adapter: str | None = None,
         untrained: bool = False,
@@ -119,6 +121,7 @@ class Generator(Closing):
         made = self.session.generate(
             () if given.messages else given.text,
             messages=given.messages,
+            tools=given.tools,
             **(self._without() if off else {"adapter": adapter, "untrained": untrained}),
             max_new_tokens=max_new_tokens,
             stop=stop,
@@ -178,7 +181,7 @@ def generator(
 
 def generate(
     bundle: Bundle,
-    prompt: Prompt | str | Iterable[Mapping[str, str]],
+    prompt: Prompt | str | Iterable[Mapping[str, Any]],
     *,
     state: str | os.PathLike[str] | None = None,
     adapter: str | os.PathLike[str] | None = None,
@@ -214,7 +217,7 @@ def generate(
 
 def generate_each(
     bundle: Bundle,
-    prompts: Iterable[Prompt | str | Iterable[Mapping[str, str]]],
+    prompts: Iterable[Prompt | str | Iterable[Mapping[str, Any]]],
     *,
     state: str | os.PathLike[str] | None = None,
     adapter: str | os.PathLike[str] | None = None,
@@ -235,19 +238,30 @@ def generate_each(
             yield opened.generate(prompt, adapter=next(iter(adapters), None), **how)
 
 
-def asked(bundle: Bundle, text: str, *, system: str | None = None, template: bool = True) -> Prompt:
+def asked(
+    bundle: Bundle,
+    text: str,
+    *,
+    system: str | None = None,
+    template: bool | None = None,
+    state: Path | None = None,
+) -> Prompt:
     """A user's text: a conversation where the bundle's model has a chat template, else the text that is continued.
 
     Args:
-        system: the message that the conversation begins with. template: whether the chat template is used.
+        system: the message that the conversation begins with.
+        template: whether the chat template is used. None: unless all that ``state`` learned are texts without it.
+        state: that answers.
 
     Raises:
-        ConfigError: a system message without a conversation.
+        ConfigError: a system message without a conversation. StateError: the state cannot be read.
     """
     about = bundle.manifest.get("text", {})
+    if template is None:
+        template = system is not None or state is None or not learned_texts(state)
     if template and "chat" in about:
-        first = (("system", system),) if system is not None else ()
-        return Prompt(messages=(*first, ("user", text)))
+        first = ({"role": "system", "content": system},) if system is not None else ()
+        return Prompt(messages=(*first, {"role": "user", "content": text}))
     if system is not None:
         raise ConfigError(
             "system message",
@@ -276,7 +290,9 @@ def read_prompts(data: Path) -> list[Prompt]:
 
 def prompt_of(line: Mapping[str, Any]) -> Prompt:
     """The prompt of a line that :func:`zoexport.session.data.prompts_of` gives."""
-    return Prompt.of(line["messages"] if "messages" in line else line.get("prompt", ""))
+    if "messages" in line:
+        return Prompt(messages=tuple(line["messages"]), tools=tuple(line["tools"] or ()))
+    return Prompt(line.get("prompt", ""))
 
 
 def _result(made: Generation) -> Generated:

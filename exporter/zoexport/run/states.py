@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from zoexport.federated import FEDERATION
-from zoexport.session import Session
+from zoexport.session import Session, describe_state
 
 
 def attach(session: Session, state: Path, *, last: bool) -> int:
@@ -25,3 +25,15 @@ def attach(session: Session, state: Path, *, last: bool) -> int:
     from zoexport.federated.store import load
 
     return load(session, state)
+
+
+def learned_texts(state: Path) -> bool:
+    """Whether a run is known to have learned no conversation: then it is asked in none either.
+
+    Raises:
+        StateError: there is none, or it is damaged.
+    """
+    if (state / FEDERATION).is_file():
+        return False
+    data = describe_state(state)["data"]
+    return data is not None and data.get("conversations") == 0

@@ -134,21 +134,26 @@ class Tokenizer(abi.Handle):
                 return text.raw[: size.value].decode()
             room = size.value
 
-    def chat(self, messages: Sequence[tuple[str, str]], *, reply: bool = True) -> str:
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        reply: bool = True,
+    ) -> str:
         """A conversation as the model's chat template writes it, to be encoded without ``special``.
 
         Args:
-            messages: roles and contents.
+            messages: ``{"role", "content"}`` and what else the template reads.
+            tools: what the assistant can call, as JSON schemas.
             reply: whether it ends where the assistant's answer begins.
 
         Raises:
-            BundleError: the bundle has no form of conversations. DataError: an order of roles that it lacks.
+            BundleError: the bundle has no chat template. DataError: the template refuses the conversation, or does not
+                read a key of it.
         """
-        given = [{"role": role, "content": text} for role, text in messages]
-        found = abi.result(
-            "zo_tokenizer_chat", self.handle, abi.options({"messages": given, "reply": reply})
-        )
-        return str(found["text"])
+        given = {"messages": list(messages), "tools": tools, "reply": reply}
+        return str(abi.result("zo_tokenizer_chat", self.handle, abi.options(given))["text"])
 
     def __del__(self) -> None:
         self.close()

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -305,7 +305,8 @@ class Session(abi.Handle):
         self,
         prompt: str | Sequence[int] = (),
         *,
-        messages: Sequence[tuple[str, str]] = (),
+        messages: Sequence[Mapping[str, Any]] = (),
+        tools: Sequence[Mapping[str, Any]] = (),
         max_new_tokens: int = 128,
         stop_tokens: Sequence[int] | None = None,
         stop: Sequence[str] = (),
@@ -321,7 +322,8 @@ class Session(abi.Handle):
 
         Args:
             prompt: a text, or tokens, fewer than the bundle's ``generate.context``.
-            messages: a conversation instead, roles and contents, for the model's chat template.
+            messages: a conversation instead, ``{"role", "content"}`` and what else the model's chat template reads.
+            tools: what the assistant can call in it, as JSON schemas.
             max_new_tokens: generated tokens at most.
             stop_tokens: tokens that end the text; None: the bundle's.
             stop: strings that end the text, which stops before the first of them.
@@ -353,7 +355,7 @@ class Session(abi.Handle):
         elif len(prompt) > 0:
             given["tokens"] = list(prompt)
         if messages:
-            given["messages"] = [{"role": role, "content": text} for role, text in messages]
+            given |= {"messages": list(messages), "tools": list(tools) or None}
         tokens: list[int] = []
         raised: list[BaseException] = []
 

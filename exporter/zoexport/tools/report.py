@@ -102,7 +102,7 @@ def write_report(
     bundle: Bundle | None = None,
     prompts: Sequence[str] = (),
     system: str | None = None,
-    chat_template: bool = True,
+    chat_template: bool | None = None,
     max_new_tokens: int = 64,
     force: bool = False,
     progress: Progress,
@@ -150,9 +150,11 @@ def write_report(
         from zoexport.run.generate import asked
 
         progress("generating", None)
-        questions = {
-            text: asked(bundle, text, system=system, template=chat_template) for text in prompts
-        }
+        about: dict[str, Any] = {"system": system, "template": chat_template}
+        questions = [
+            {text: asked(bundle, text, state=run.state, **about) for text in prompts}
+            for run in runs
+        ]
         sections.append(_texts(bundle, runs, letters, questions, max_new_tokens))
     if bundle is not None:
         progress("planning", None)
@@ -371,15 +373,15 @@ def _texts(
     bundle: Bundle,
     runs: Sequence[Run],
     letters: Sequence[str],
-    prompts: Mapping[str, Prompt],
+    questions: Sequence[Mapping[str, Prompt]],
     max_new_tokens: int,
 ) -> _Section:
     from zoexport.run.generate import generator
 
-    texts: dict[str, list[tuple[str, str]]] = {text: [] for text in prompts}
+    texts: dict[str, list[tuple[str, str]]] = {text: [] for text in questions[0]}
     for number, (run, letter) in enumerate(zip(runs, letters, strict=True)):
         with generator(bundle, state=run.state) as opened:
-            for text, prompt in prompts.items():
+            for text, prompt in questions[number].items():
                 if number == 0:
                     made = opened.generate(prompt, untrained=True, max_new_tokens=max_new_tokens)
                     texts[text].append(("before training", made.text))

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,10 @@ class Dataset {
   // SHA-256 over everything that training sees of the examples, in their order (docs/session.md, "The run's settings").
   std::string digest() const;
 
+  // How many examples a chat template wrote; nothing where examples came as tokens.
+  std::optional<uint64_t> conversations() const { return conversations_; }
+  void note_conversations(uint64_t count) { conversations_ = conversations_.value_or(0) + count; }
+
   // Over all examples: what a session compares with its bundle.
   uint32_t longest() const { return longest_; }
   int32_t largest_token() const { return largest_token_; }
@@ -54,6 +59,7 @@ class Dataset {
   std::vector<uint32_t> targets_;
   uint32_t longest_ = 0;
   int32_t largest_token_ = 0;
+  std::optional<uint64_t> conversations_;
 };
 
 }  // namespace zoexport

@@ -12,7 +12,7 @@
 namespace zoexport {
 namespace {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 
 const std::string kShapes = R"({"text"}, {"prompt", "completion"}, {"prompt", "completion", "choices"}, )"
                             R"({"prompt", "chosen", "rejected"}, {"messages"}, {"conversations"} or )"
@@ -89,10 +89,6 @@ Status refuse_misspelled(const json& content, const std::string& where) {
                       "Did you mean " + quoted(*close) + "? If not, rename the key.");
     }
   }
-  if (content.contains("tools") && !content.at("tools").empty()) {
-    return unusable(where, "the key 'tools'", "one of the shapes " + kShapes,
-                    "Render tool descriptions into the system message and remove the key.");
-  }
   return {};
 }
 
@@ -145,6 +141,14 @@ Result<Record> completion_record(const json& content, const std::string& where) 
   return Record(CompletionRecord{prompt, std::move(choices), static_cast<size_t>(target), false});
 }
 
+// Whether a message has something beside its content, or a content of parts: null is enough beside calls of tools.
+bool says_more(const json& message) {
+  const bool calls = message.contains("tool_calls") && !message.at("tool_calls").empty();
+  const auto content = message.find("content");
+  const bool none = content == message.end() || content->is_null();
+  return none ? calls : content->is_array() && !content->empty();
+}
+
 // The messages under a key.
 Result<std::vector<Message>> turns_of(const json& messages, const char* key, const std::string& where) {
   if (!messages.is_array() || messages.empty()) {
@@ -166,33 +170,48 @@ Result<std::vector<Message>> turns_of(const json& messages, const char* key, con
     // ShareGPT's names of both.
     const bool other = message.contains("from") && message.contains("value");
     ZO_ASSIGN(role, text_of(message, other ? "from" : "role", place));
-    ZO_ASSIGN(text, text_of(message, other ? "value" : "content", place));
-    const std::set<std::string> keys = {other ? "from" : "role", other ? "value" : "content", "reasoning_content"};
-    for (const auto& entry : message.items()) {
-      if (keys.count(entry.key()) == 0 && !entry.value().empty()) {
-        return unusable(place, "the key " + quoted(entry.key()), "the role and the content of a message alone",
-                        "Write what it says into the content, or remove the key.");
-      }
-    }
-    std::optional<std::string> reasoning;
-    if (message.contains("reasoning_content") && !message.at("reasoning_content").empty()) {
-      ZO_ASSIGN(thought, text_of(message, "reasoning_content", place));
-      reasoning = std::move(thought);
+    if (other || !says_more(message)) {
+      ZO_TRY(text_of(message, other ? "value" : "content", place));
     }
     const auto known_role = kRoles.find(role);
-    turns.push_back({known_role == kRoles.end() ? role : known_role->second, text, std::move(reasoning)});
+    Message turn = {{"role", known_role == kRoles.end() ? role : known_role->second}};
+    for (const auto& entry : message.items()) {
+      if (entry.key() != "role" && entry.key() != "from") {
+        turn[other && entry.key() == "value" ? "content" : entry.key()] = entry.value();
+      }
+    }
+    turns.push_back(std::move(turn));
   }
   return turns;
 }
 
+// What the assistant can call: a list, which some data sets have as a text; null without any.
+Result<Message> tools_of(const json& content, const std::string& where) {
+  const auto found = content.find("tools");
+  if (found == content.end() || found->is_null()) {
+    return Message();
+  }
+  Message tools = *found;
+  if (tools.is_string()) {
+    const std::string text = tools;
+    ZO_ASSIGN(parsed, parse_json<json>(text.data(), text.data() + text.size(), ZO_DATA_ERROR, where + ", tools",
+                                       "Write the tools as a list."));
+    tools = std::move(parsed);
+  }
+  if (!tools.is_array()) {
+    return unusable(where, "'tools' that is " + kind(tools), "a list of JSON schemas", "Write the tools as a list.");
+  }
+  return tools;
+}
+
 Status check_answer(const std::vector<Message>& turns, const std::string& where) {
   const Message& last = turns.back();
-  if (last.role != "assistant") {
-    return unusable(where, "a last message from " + quoted(last.role),
+  if (last["role"] != "assistant") {
+    return unusable(where, "a last message from " + quoted(last["role"]),
                     "a last message from 'assistant', which is what is learned",
                     "End the conversation with the assistant's turn.");
   }
-  if (stripped(last.content).empty()) {
+  if (!says_more(last) && stripped(last["content"]).empty()) {
     return unusable(where, "an empty last message", "text to be learned",
                     "Give the assistant's answer, or remove the line.");
   }
@@ -215,7 +234,8 @@ Result<std::vector<Message>> conversation_of(const json& content, const std::str
 Result<Record> chat_record(const json& content, const std::string& where) {
   ZO_ASSIGN(turns, conversation_of(content, where));
   ZO_TRY(check_answer(turns, where));
-  return Record(ChatRecord{std::move(turns), std::nullopt});
+  ZO_ASSIGN(tools, tools_of(content, where));
+  return Record(ChatRecord{std::move(turns), std::nullopt, std::move(tools)});
 }
 
 // Alpaca's form.
@@ -251,11 +271,7 @@ Result<Record> chat_pair(const json& content, const std::string& where) {
     turns[answer].insert(turns[answer].end(), given.begin(), given.end());
     ZO_TRY(check_answer(turns[answer], where + ", " + key));
   }
-  const auto same = [](const Message& a, const Message& b) {
-    return a.role == b.role && a.content == b.content && a.reasoning == b.reasoning;
-  };
-  const auto [chosen, rejected] =
-      std::mismatch(turns[0].begin(), turns[0].end(), turns[1].begin(), turns[1].end(), same);
+  const auto [chosen, rejected] = std::mismatch(turns[0].begin(), turns[0].end(), turns[1].begin(), turns[1].end());
   if (chosen == turns[0].end() && rejected == turns[1].end()) {
     return same_answers(where);
   }
@@ -263,7 +279,8 @@ Result<Record> chat_pair(const json& content, const std::string& where) {
     return unusable(where, "conversations that differ before their last turn", "two answers to the same turns",
                     "Give the turns before the answers as \"prompt\".");
   }
-  return Record(ChatRecord{std::move(turns[0]), std::move(turns[1])});
+  ZO_ASSIGN(tools, tools_of(content, where));
+  return Record(ChatRecord{std::move(turns[0]), std::move(turns[1]), std::move(tools)});
 }
 
 Result<Record> pair_record(const json& content, const std::string& where) {
@@ -293,7 +310,8 @@ Result<json> object_of(const std::string& line, const std::string& where, const 
     return unusable(where, "bytes that are not UTF-8", "UTF-8 text",
                     "Convert the file, such as: iconv -f LATIN1 -t UTF-8 FILE > NEW.");
   }
-  ZO_ASSIGN(content, parse_json(line.data(), line.data() + line.size(), ZO_DATA_ERROR, where, "Correct the line."));
+  ZO_ASSIGN(content,
+            parse_json<json>(line.data(), line.data() + line.size(), ZO_DATA_ERROR, where, "Correct the line."));
   if (!content.is_object()) {
     return unusable(where, "a JSON " + kind(content), "an object: " + shapes, "Write each example as an object.");
   }
@@ -325,13 +343,15 @@ Result<Record> parse_record(const std::string& line, const std::string& where, s
                     "Rename or remove keys so that the line has one of these shapes.");
   }
   if (unused != nullptr) {
-    // What is right for an answer is read elsewhere; tools are refused unless they are none.
-    std::set<std::string> used = {"answers", "tools"};
+    std::set<std::string> used = {"answers"};  // what is right for an answer is read elsewhere
     used.merge(text          ? std::set<std::string>{"text"}
-               : messages    ? std::set<std::string>{"messages", "conversations"}
-               : pair        ? std::set<std::string>{"prompt", "chosen", "rejected"}
+               : messages    ? std::set<std::string>{"messages", "conversations", "tools"}
+               : pair        ? std::set<std::string>{"prompt", "chosen", "rejected", "tools"}
                : instruction ? std::set<std::string>{"instruction", "input", "output"}
                              : std::set<std::string>{"prompt", "completion", "choices"});
+    if (completion && content.contains("prompt") && content.at("prompt").is_array()) {
+      used.insert("tools");
+    }
     for (const auto& entry : content.items()) {
       if (used.count(entry.key()) == 0) {
         unused->insert(entry.key());
@@ -364,7 +384,7 @@ Result<Prompt> parse_prompt(const std::string& line, const std::string& where) {
     whole.emplace("output", "-");  // an answer that is not needed
     ZO_ASSIGN(record, instruction_record(whole, where));
     const auto& given = std::get<InstructionRecord>(record);
-    prompt.messages = {{"user", asked(given)}};
+    prompt.messages = {message("user", asked(given))};
     if (content.contains("output")) {
       prompt.answers.push_back(given.output);
     }
@@ -378,8 +398,12 @@ Result<Prompt> parse_prompt(const std::string& line, const std::string& where) {
   } else {
     ZO_ASSIGN(turns, conversation_of(content, where));
     prompt.messages = std::move(turns);
-    if (prompt.messages.back().role == "assistant") {
-      prompt.answers.push_back(prompt.messages.back().content);
+    ZO_ASSIGN(tools, tools_of(content, where));
+    prompt.tools = std::move(tools);
+    if (const Message& last = prompt.messages.back(); last["role"] == "assistant") {
+      if (last.contains("content") && last["content"].is_string()) {
+        prompt.answers.push_back(last["content"]);
+      }
       prompt.messages.pop_back();
     }
   }

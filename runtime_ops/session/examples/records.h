@@ -7,8 +7,8 @@
 #include <variant>
 #include <vector>
 
+#include "session/chat/chat.h"
 #include "session/result.h"
-#include "session/text/chat.h"
 
 namespace zoexport {
 
@@ -27,6 +27,7 @@ struct CompletionRecord {
 struct ChatRecord {
   std::vector<Message> messages;
   std::optional<std::vector<Message>> rejected;
+  Message tools;  // a list, or null
 };
 
 // An instruction, what it is about, and the answer, which is learned: a conversation where the model has a chat template.
@@ -46,6 +47,7 @@ struct Prompt {
   std::string text;
   std::vector<Message>
       messages;  // up to the answer: without the last one where that is the assistant's, as in training data
+  Message tools;
   std::vector<std::string> answers;  // right ones: "answers", or else the completion or the last message
 };
 

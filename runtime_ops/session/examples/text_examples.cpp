@@ -16,11 +16,11 @@ constexpr size_t kMostUnused = 8;
 
 using Span = std::pair<size_t, size_t>;  // from the first token up to the one behind the last
 
-// The tokens that are only read, but for answers before the last one of a conversation, and those that are learned.
+// Tokens, and those among them that are learned: the completion, or of a conversation its answers.
 struct Sequence {
   Tokens prompt;
   Tokens completion;
-  std::vector<Span> answers;    // of the prompt
+  std::vector<Span> answers;    // of both together
   bool last_turn_only = false;  // although there are answers before
 };
 
@@ -89,7 +89,7 @@ class MaskedPrompt {
 class Reader {
  public:
   Reader(const Tokenizer& tokenizer, const TextSpec& spec, const ReadOptions& options)
-      : tokenizer_(tokenizer), spec_(spec), options_(options) {}
+      : tokenizer_(tokenizer), spec_(spec), options_(options), chat_(Chat::open(spec)) {}
 
   Result<TextExample> example(const std::string& line, const std::string& where) {
     std::set<std::string> unused;
@@ -138,7 +138,7 @@ class Reader {
       return record;
     }
     if (spec_.chat) {
-      return ChatRecord{{{"user", asked(*given)}, {"assistant", given->output}}, std::nullopt};
+      return ChatRecord{{message("user", asked(*given)), message("assistant", given->output)}, std::nullopt, {}};
     }
     const std::string about = given->input.empty() ? "" : ", paired with an input that provides further context";
     const std::string input = given->input.empty() ? "" : "### Input:\n" + given->input + "\n\n";
@@ -222,61 +222,98 @@ class Reader {
       }
     } else {
       const auto& chat = std::get<ChatRecord>(record);
-      ZO_ASSIGN(turns, conversation(chat.messages, !options_.mask_history && !chat.rejected, where));
+      ZO_ASSIGN(turns, conversation(chat.messages, chat.tools, !options_.mask_history && !chat.rejected, where));
       sequences.push_back(std::move(turns));
       if (chat.rejected) {
-        ZO_ASSIGN(rejected, conversation(*chat.rejected, false, where));
+        ZO_ASSIGN(rejected, conversation(*chat.rejected, chat.tools, false, where));
         sequences.push_back(std::move(rejected));
       }
     }
     return sequences;
   }
 
+  // The first `count` messages as text.
+  Result<jinja::Rendered> written(const std::vector<Message>& messages, size_t count, const Message& tools, bool reply,
+                                  std::time_t now) const {
+    return (*chat_).write({messages.begin(), messages.begin() + static_cast<ptrdiff_t>(count)}, tools, reply, now);
+  }
+
   // The template writes the special tokens itself. A token that reaches across the begin of the last turn belongs to the turn:
   // it holds characters that must be learned. `all`: the answers before the last turn are learned too.
-  Result<Sequence> conversation(const std::vector<Message>& messages, bool all, const std::string& where) const {
+  Result<Sequence> conversation(const std::vector<Message>& messages, const Message& tools, bool all,
+                                const std::string& where) const {
+    if (!chat_.ok()) {
+      return at(where, chat_.failure());
+    }
     const std::time_t now = std::time(nullptr);
-    const auto text = chat_text(spec_, messages, /*reply=*/false, now);
-    if (!text.ok()) {
-      return at(where, text.failure());
+    const auto whole_text = written(messages, messages.size(), tools, /*reply=*/false, now);
+    if (!whole_text.ok()) {
+      return at(where, whole_text.failure());
     }
-    const std::vector<Message> before(messages.begin(), messages.end() - 1);
-    const auto prompt =
-        before.empty() ? Result<std::string>(std::string()) : chat_text(spec_, before, /*reply=*/true, now);
-    ZO_ASSIGN(whole, encode(*text, Special::kNone, where));
-    ZO_ASSIGN(first, encode(prompt.ok() ? *prompt : std::string(), Special::kNone, where));
-    const auto begin = whole.begin() + static_cast<ptrdiff_t>(common_prefix(whole, first));
-    Sequence made{{whole.begin(), begin}, {begin, whole.end()}, {}, false};
-    if (all) {
-      ZO_ASSIGN(answers, earlier_answers(messages, *text, whole, now, where));
-      made.answers = std::move(answers);
-      for (size_t i = 1; i + 1 < messages.size() && made.answers.empty(); ++i) {
-        made.last_turn_only = made.last_turn_only || messages[i].role == "assistant";
+    const auto prompt = written(messages, messages.size() - 1, tools, /*reply=*/true, now);
+    ZO_ASSIGN(whole, encode(whole_text->text, Special::kNone, where));
+    ZO_ASSIGN(first, encode(prompt.ok() ? prompt->text : std::string(), Special::kNone, where));
+    size_t begin = common_prefix(whole, first);
+    Sequence made;
+    if (whole_text->generated.empty()) {
+      if (all) {
+        ZO_ASSIGN(answers, earlier_answers(messages, tools, whole_text->text, whole, now, where));
+        made.answers = std::move(answers);
+        for (size_t i = 1; i + 1 < messages.size() && made.answers.empty(); ++i) {
+          made.last_turn_only = made.last_turn_only || messages[i]["role"] == "assistant";
+        }
       }
+      made.answers.emplace_back(begin, whole.size());
+    } else {
+      ZO_ASSIGN(answers, marked_answers(*whole_text, whole, all ? 0 : begin, where));
+      made.answers = std::move(answers);
+      begin = made.answers.empty() ? whole.size() : std::max(begin, made.answers.back().first);
     }
+    made.prompt.assign(whole.begin(), whole.begin() + static_cast<ptrdiff_t>(begin));
+    made.completion.assign(whole.begin() + static_cast<ptrdiff_t>(begin), whole.end());
     return made;
   }
 
-  // Where the answers before the last turn stand among the tokens of a conversation. There are none where the template writes a turn
-  // otherwise once others follow it, and a greeting is none: nothing says where it begins.
-  Result<std::vector<Span>> earlier_answers(const std::vector<Message>& messages, const std::string& text,
-                                            const Tokens& whole, std::time_t now, const std::string& where) const {
+  // The tokens of what a template marks as the assistant's (transformers' return_assistant_tokens_mask), from token `from` on.
+  Result<std::vector<Span>> marked_answers(const jinja::Rendered& text, const Tokens& whole, size_t from,
+                                           const std::string& where) const {
     std::vector<Span> answers;
-    for (size_t i = 1; i + 1 < messages.size(); ++i) {
-      if (messages[i].role != "assistant") {
+    for (const auto& [begin, end] : text.generated) {
+      ZO_ASSIGN(before, encode(text.text.substr(0, begin), Special::kNone, where));
+      ZO_ASSIGN(with, encode(text.text.substr(0, end), Special::kNone, where));
+      const Span span = {common_prefix(whole, before), common_prefix(whole, with)};
+      if (span.first < span.second && span.second > from) {
+        answers.push_back(span);
+      }
+    }
+    return answers;
+  }
+
+  // Where the answers before the last turn stand among the tokens of a conversation. There are none where the template writes a turn
+  // otherwise once others follow it, and a greeting may be none: often nothing says where it begins.
+  Result<std::vector<Span>> earlier_answers(const std::vector<Message>& messages, const Message& tools,
+                                            const std::string& text, const Tokens& whole, std::time_t now,
+                                            const std::string& where) const {
+    std::vector<Span> answers;
+    for (size_t i = 0; i + 1 < messages.size(); ++i) {
+      if (messages[i]["role"] != "assistant") {
         continue;
       }
       Span span;
       for (const bool reply : {true, false}) {
-        const auto end = messages.begin() + static_cast<ptrdiff_t>(reply ? i : i + 1);
-        const auto part = chat_text(spec_, std::vector<Message>(messages.begin(), end), reply, now);
-        if (!part.ok() || text.compare(0, part->size(), *part) != 0) {
-          return std::vector<Span>();
+        const auto part = written(messages, reply ? i : i + 1, tools, reply, now);
+        if (!part.ok() || text.compare(0, part->text.size(), part->text) != 0) {
+          span = {};
+          break;
         }
-        ZO_ASSIGN(tokens, encode(*part, Special::kNone, where));
+        ZO_ASSIGN(tokens, encode(part->text, Special::kNone, where));
         (reply ? span.first : span.second) = common_prefix(whole, tokens);
       }
-      answers.push_back(span);
+      if (span.second > 0) {
+        answers.push_back(span);
+      } else if (i > 0) {
+        return std::vector<Span>();
+      }
     }
     return answers;
   }
@@ -333,7 +370,9 @@ class Reader {
       for (const Span& answer : one.answers) {
         learn(std::max(answer.first, cut) - cut, std::max(answer.second, cut) - cut);
       }
-      learn(kept, tokens.size());
+      if (one.answers.empty()) {
+        learn(kept, tokens.size());
+      }
       made.tokens.push_back(std::move(tokens));
       made.labels.push_back(std::move(labels));
     }
@@ -394,6 +433,7 @@ class Reader {
   const Tokenizer& tokenizer_;
   const TextSpec& spec_;
   const ReadOptions& options_;
+  const Result<Chat> chat_;  // of a model without a chat template why it has none
 };
 
 }  // namespace
@@ -450,9 +490,11 @@ Result<ReadReport> read_examples(const std::string& path, const Tokenizer& token
                                  const ReadOptions& options, Dataset& dataset, const GoOn& go_on) {
   RowPacker packer(options.max_length, spec, tokenizer, dataset);
   ReadReport report;
+  uint64_t conversations = 0;
   const auto take = [&](Result<TextExample> example, size_t, const std::string& where) -> Status {
     ZO_ASSIGN(made, std::move(example));
     ++report.examples;
+    conversations += std::holds_alternative<ChatRecord>(made.record) ? 1 : 0;
     report.shortened += made.shortened ? 1 : 0;
     report.endless += made.endless ? 1 : 0;
     report.last_turn_only += made.last_turn_only ? 1 : 0;
@@ -468,6 +510,7 @@ Result<ReadReport> read_examples(const std::string& path, const Tokenizer& token
   };
   ZO_TRY(for_examples(path, tokenizer, spec, options, take, go_on));
   ZO_TRY(packer.finish());
+  dataset.note_conversations(conversations);
   return report;
 }
 

@@ -62,6 +62,9 @@ json encode_run(const RunRecord& record) {
   json document = {{"schema_version", kRunSchema}, {"settings", record.settings}, {"changes", json::array()}};
   if (record.data) {
     document[kData] = {{"sha256", record.data->sha256}, {"examples", record.data->examples}};
+    if (record.data->conversations) {
+      document[kData]["conversations"] = *record.data->conversations;
+    }
   }
   for (const RunChange& change : record.changes) {
     document["changes"].push_back(
@@ -82,6 +85,9 @@ Result<RunRecord> read_run(const std::string& path) {
     const JsonNode data = root.member(kData);
     record.data =
         RunData{data.member("sha256").text(), static_cast<uint64_t>(data.member("examples").integer(0, INT64_MAX))};
+    if (data.has("conversations")) {
+      record.data->conversations = static_cast<uint64_t>(data.member("conversations").integer(0, INT64_MAX));
+    }
   }
   const std::vector<JsonNode> changes = root.member("changes").items();
   for (size_t i = 0; i < changes.size(); ++i) {

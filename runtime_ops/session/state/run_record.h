@@ -23,6 +23,7 @@ struct RunChange {
 struct RunData {
   std::string sha256;  // Dataset::digest()
   uint64_t examples = 0;
+  std::optional<uint64_t> conversations = std::nullopt;  // examples that the chat template wrote; unknown of tokens
 
   bool operator==(const RunData& other) const { return sha256 == other.sha256 && examples == other.examples; }
 };

@@ -10,6 +10,7 @@
 
 namespace zoexport {
 
+template <typename Json = nlohmann::json>
 class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
  public:
   bool null() override { return add(nullptr) != nullptr; }
@@ -26,13 +27,13 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
   bool string(string_t& value) override { return add(std::move(value)) != nullptr; }
   bool binary(binary_t&) override { return false; }
 
-  bool start_object(std::size_t) override { return open(nlohmann::json::object()); }
+  bool start_object(std::size_t) override { return open(Json::object()); }
   bool key(string_t& value) override {
     key_ = std::move(value);
     return true;
   }
   bool end_object() override { return close(); }
-  bool start_array(std::size_t) override { return open(nlohmann::json::array()); }
+  bool start_array(std::size_t) override { return open(Json::array()); }
   bool end_array() override { return close(); }
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& error) override {
     // A number that no double holds is reported as out of range.
@@ -40,7 +41,7 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
                                                                                        : "something that is not JSON");
   }
 
-  nlohmann::json take() { return std::move(root_); }
+  Json take() { return std::move(root_); }
   const std::string& problem() const { return problem_; }
 
  private:
@@ -49,29 +50,29 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
     return false;
   }
   // Adds a value to the list or object that is open; null where its name is there already.
-  nlohmann::json* add(nlohmann::json value) {
+  Json* add(Json value) {
     if (open_.empty()) {
       root_ = std::move(value);
       return &root_;
     }
-    nlohmann::json& parent = *open_.back();
+    Json& parent = *open_.back();
     if (parent.is_array()) {
       parent.push_back(std::move(value));
       return &parent.back();
     }
-    const auto [place, fresh] = parent.get_ref<nlohmann::json::object_t&>().emplace(key_, std::move(value));
+    const auto [place, fresh] = parent.template get_ref<typename Json::object_t&>().emplace(key_, std::move(value));
     if (!fresh) {
       refuse("an object with two members of the name " + nlohmann::json(key_).dump(-1, ' ', true).substr(0, 80));
       return nullptr;
     }
     return &place->second;
   }
-  bool open(nlohmann::json value) {
+  bool open(Json value) {
     if (open_.size() == kMostNested) {
       return refuse("more than " + std::to_string(kMostNested) + " lists and objects inside one another");
     }
     // Stays where it is until it is closed: only then does its parent get another member.
-    nlohmann::json* const place = add(std::move(value));
+    Json* const place = add(std::move(value));
     open_.push_back(place);
     return place != nullptr;
   }
@@ -80,8 +81,8 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
-  nlohmann::json root_;
-  std::vector<nlohmann::json*> open_;
+  Json root_;
+  std::vector<Json*> open_;
   std::string key_;
   std::string problem_;
 };

@@ -133,11 +133,16 @@ Status read_json(const char* begin, const char* end, zo_status code, const std::
   return {};
 }
 
-Result<json> parse_json(const char* begin, const char* end, zo_status code, const std::string& document,
+template <typename Json>
+Result<Json> parse_json(const char* begin, const char* end, zo_status code, const std::string& document,
                         const std::string& fix) {
-  JsonBuilder builder;
+  JsonBuilder<Json> builder;
   ZO_TRY(read_json(begin, end, code, document, fix, builder, builder.problem()));
   return builder.take();
 }
+
+template Result<json> parse_json(const char*, const char*, zo_status, const std::string&, const std::string&);
+template Result<nlohmann::ordered_json> parse_json(const char*, const char*, zo_status, const std::string&,
+                                                   const std::string&);
 
 }  // namespace zoexport

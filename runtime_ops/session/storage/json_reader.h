@@ -67,8 +67,11 @@ inline constexpr size_t kLongestJson = size_t{100} << 20;
 // Parses JSON that someone else wrote, without exceptions; a problem names the document. Refused, as Python's core/outside.py
 // refuses them: what is not JSON (RFC 8259) in UTF-8, a longer or more deeply nested document, a name that an object has
 // twice, whole numbers beyond 64 bits, and numbers beyond a double. So no two readers of a file see different things in it.
-Result<nlohmann::json> parse_json(const char* begin, const char* end, zo_status code, const std::string& document,
-                                  const std::string& fix);
+//
+// `Json`: nlohmann::json, or nlohmann::ordered_json, whose objects keep the order of their members.
+template <typename Json = nlohmann::json>
+Result<Json> parse_json(const char* begin, const char* end, zo_status code, const std::string& document,
+                        const std::string& fix);
 
 // The same, with events for whoever builds something else of them. `problem` says why they were refused, once they were.
 Status read_json(const char* begin, const char* end, zo_status code, const std::string& document,

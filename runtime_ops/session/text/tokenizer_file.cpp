@@ -187,7 +187,7 @@ class Reader : public nlohmann::json_sax<json> {
     return false;
   }
 
-  JsonBuilder builder_;
+  JsonBuilder<> builder_;
   TokenizerFile file_;
   WrittenMerges merges_;
   std::vector<std::string> pair_;  // of a merge; the text of a piece

@@ -13,9 +13,9 @@ import pytest
 from tests.support.chat_templates import chatting
 from tests.support.tiny_models import CHAT_TEMPLATE
 from zoexport.core.errors import ConfigError, DataError
-from zoexport.data.chat_form import ChatForm, chat_form
 from zoexport.data.sources import DataSource, opened
 from zoexport.data.templates import load, names
+from zoexport.data.text_entry import chat_entry
 from zoexport.session.data import Tokenizer
 
 NLI = {"premise": "A cat sleeps.", "hypothesis": "A cat is awake.", "idx": 0}
@@ -166,8 +166,6 @@ def test_a_published_layout(tmp_path: Path, case: int, ending: str) -> None:
     found = made(path, name)
     assert found == expected
     theirs = chatting(CHAT_TEMPLATE)
-    form = chat_form(theirs)
-    assert isinstance(form, ChatForm)
     lines = tmp_path / "lines.jsonl"
     lines.write_text("".join(json.dumps(line) + "\n" for line in found))
     read: list[dict[str, Any]] = []
@@ -175,7 +173,7 @@ def test_a_published_layout(tmp_path: Path, case: int, ending: str) -> None:
         theirs.backend_tokenizer.to_str(),
         max_length=64,
         vocab_size=100_000,
-        text={"end_tokens": [], "chat": form.as_dict()},
+        text={"end_tokens": [], **chat_entry(theirs)},
     ) as tokenizer:
         tokenizer.examples(lines, read.append)
     assert ["problem" in one for one in read] == [False] * len(found)

@@ -18,6 +18,6 @@ def test_a_compiled_bundle_has_its_models_text() -> None:
     assert text["end_tokens"] == [2] and text["chat"]["end_tokens"] == [2]
     with Tokenizer.open(bundle) as ours:
         compare(ours, theirs, texts=60, seed=1)
-        assert ours.chat([("user", "Hi")]) == theirs.apply_chat_template(
+        assert ours.chat([{"role": "user", "content": "Hi"}]) == theirs.apply_chat_template(
             [{"role": "user", "content": "Hi"}], tokenize=False, add_generation_prompt=True
         )

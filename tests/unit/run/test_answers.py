@@ -66,7 +66,7 @@ def test_questions_of_a_file(tmp_path: Path) -> None:
         ("4",),
     ]
     assert found[0].prompt == Prompt("It was")
-    assert found[3].prompt == Prompt(messages=(("user", "2 + 2?"),))
+    assert found[3].prompt == Prompt(messages=({"role": "user", "content": "2 + 2?"},))
     assert found[2].where == f"{data}:3"
 
 

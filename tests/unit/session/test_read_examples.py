@@ -17,8 +17,8 @@ from tests.support.text_checks import ends_of
 from tests.support.tiny_models import CHAT_TEMPLATE, masking_tokenizer
 from tests.support.transformers_examples import tokenize_file
 from zoexport.core.errors import Cancelled, ConfigError, DataError
-from zoexport.data.chat_form import ChatForm, chat_form
 from zoexport.data.examples import write_examples
+from zoexport.data.text_entry import chat_entry
 from zoexport.session import Dataset
 from zoexport.session.data import Tokenizer
 
@@ -41,9 +41,7 @@ def bundle(
     if end_tokens:
         text["eos_token"] = end_tokens[0]
     if getattr(theirs, "chat_template", None):
-        form = chat_form(theirs)
-        assert isinstance(form, ChatForm)
-        text["chat"] = form.as_dict()
+        text |= chat_entry(theirs)
     if theirs.mask_token is not None:
         text["mask"] = {"text": theirs.mask_token, "id": theirs.mask_token_id}
     changes: dict[str, Any] = {"text": text}
@@ -154,8 +152,8 @@ REFUSED: list[tuple[object, str, str]] = [
     ({"Choice": [], "prompt": "a", "completion": "b"}, "the key 'Choice'", "'choices'"),
     ({"input": "a"}, "the keys 'input'", "exactly one of the shapes"),
     ({"text": "a", "prompt": "b"}, "the keys ", "exactly one"),
-    ({"text": "a", "tools": [{}]}, "the key 'tools'", "one of the shapes"),
-    ({"messages": [{**ASKED, "tool_calls": [{}]}]}, "the key 'tool_calls'", "alone"),
+    ({"messages": [ASKED, ANSWER], "tools": "{}"}, "'tools' that is object", "schemas"),
+    ({"messages": [ASKED, ANSWER], "tools": "["}, "something that is not JSON", "valid"),
     ({"conversations": [{"from": "human", "value": "a"}]}, "a last message from 'user'", "assist"),
     ({"prompt": [ASKED], "completion": "So."}, "'completion' that is string", "a list of"),
     ({"prompt": [ASKED], "completion": [ASKED]}, "a last message from 'user'", "assistant"),
@@ -171,7 +169,7 @@ REFUSED: list[tuple[object, str, str]] = [
     ({"messages": [3]}, "a JSON number", '"role", "content"'),
     ({"messages": [{"role": "user"}]}, "no 'content'", 'both "role" and "content"'),
     ({"messages": [{**ASKED, "content": None}, ANSWER]}, "'content' that is null", "text"),
-    ({"messages": [{**ASKED, "content": [{"text": "a"}]}]}, "'content' that is list", "text"),
+    ({"messages": [{**ASKED, "content": []}, ANSWER]}, "'content' that is list", "text"),
     ({"messages": [{"role": "user", "content": "a"}]}, "a last message from 'user'", "assistant"),
     ({"messages": [{"role": "assistant", "content": " \n"}]}, "an empty last message", "learned"),
     ({"prompt": "a", "chosen": "b"}, "no 'rejected'", "the keys"),
@@ -330,7 +328,7 @@ def test_keys_that_are_not_used_are_told(tmp_path: Path) -> None:
 
 
 def test_answers_that_are_learned(tmp_path: Path) -> None:
-    """All of them but a greeting; the last one with mask_history, and where the template writes others otherwise."""
+    """All of them, the greeting too; the last one with mask_history, and where the template writes others otherwise."""
     turns = [{**OTHER, "content": "Hi!"}, ASKED, ANSWER, ASKED, OTHER]
     bundle(tmp_path, chatting(CHAT_TEMPLATE), max_length=60)
     path = write(tmp_path, [{"messages": turns}])
@@ -347,6 +345,7 @@ def test_answers_that_are_learned(tmp_path: Path) -> None:
 
         every = [part for part in learned().split("\n\n") if part]
         assert [part.strip() for part in every if part.strip()] == [
+            "Hi!<|im_end|>",
             "So.<|im_end|>",
             "No.<|im_end|>",
         ]

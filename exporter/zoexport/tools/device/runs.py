@@ -322,7 +322,7 @@ def generate(
     bundle: Bundle,
     *,
     prompt: str,
-    chat_template: bool,
+    chat_template: bool | None,
     run: str | None,
     max_new_tokens: int,
     sampling: Sampling,
@@ -336,7 +336,8 @@ def generate(
 
     Args:
         bundle: it is pushed where the phone lacks it.
-        chat_template: whether a model that has one is asked in a conversation.
+        chat_template: whether a model that has one is asked in a conversation. None: unless all that the run learned
+            are texts without it.
         run: the run's name there; None: the bundle as it was compiled.
         on_line: called with what the runner writes meanwhile.
 
@@ -350,8 +351,6 @@ def generate(
     pushed = push(bundle, serial=serial, runner=runner, app=False, progress=progress)
     phone = choose_phone(pushed["serial"])
     arguments: list[object] = ["--prompt", prompt, "--max-new-tokens", max_new_tokens]
-    if chat_template and "chat" in bundle.manifest.get("text", {}):
-        arguments.append("--chat")
     for name, value in dataclasses.asdict(sampling).items():
         arguments += [f"--{name.replace('_', '-')}", value]
     for text in stop:
@@ -361,9 +360,24 @@ def generate(
         if not phone.exists(place.state / "state.json"):
             raise _no_run(phone, place, run)
         arguments += ["--state", place.state]
+    if chat_template is None:
+        chat_template = run is None or not _learned_texts(phone, place)
+    if chat_template and "chat" in bundle.manifest.get("text", {}):
+        arguments.append("--chat")
     progress("generating", None)
     result = _ask(phone, place, "generate", arguments, on_line)
     return {**result, "serial": phone.serial, "run": run}
+
+
+def _learned_texts(phone: Phone, place: Place) -> bool:
+    """As :func:`zoexport.run.states.learned_texts`, of a run on the phone."""
+    if not phone.exists(place.state / "run.json"):
+        return False
+    with tempfile.TemporaryDirectory() as folder:
+        record = Path(folder) / "run.json"
+        phone.pull_file(place.state / "run.json", record)
+        data = json.loads(record.read_text("utf-8")).get("data", {})
+    return bool(data.get("conversations") == 0)
 
 
 def _no_run(phone: Phone, place: Place, run: str) -> DeviceError:

@@ -1,0 +1,93 @@
+#include "session/chat/chat.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "session/text/utf8.h"
+
+namespace zoexport {
+namespace {
+
+// Of OpenAI's messages: they tell messages and calls apart, and are nothing that is said.
+constexpr std::array kLabels = {"id", "name", "tool_call_id"};
+
+// The first key of a message, with something behind it, that the template did not ask for; empty without one.
+std::string unread(const jinja::Dict& message, const Message& given) {
+  for (const auto& entry : given.items()) {
+    const bool nothing = entry.value().empty() || entry.value() == "" ||
+                         std::find(kLabels.begin(), kLabels.end(), entry.key()) != kLabels.end();
+    if (!nothing && !message.all_read && message.read.count(entry.key()) == 0) {
+      return entry.key();
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Message message(const std::string& role, const std::string& content) { return {{"role", role}, {"content", content}}; }
+
+std::string stripped(const std::string& text) {
+  size_t begin = text.size();
+  size_t end = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t here = at;
+    const char32_t character = next_character(text, at);
+    if (!is_white_space(character) && (character < 0x1C || character > 0x1F)) {
+      begin = std::min(begin, here);
+      end = at;
+    }
+  }
+  return begin < end ? text.substr(begin, end - begin) : "";
+}
+
+Result<Chat> Chat::open(const TextSpec& text) {
+  if (!text.chat) {
+    return Failure{ZO_BUNDLE_ERROR, "chat", text.no_chat.empty() ? "a bundle without a chat template" : text.no_chat,
+                   "a model whose tokenizer has a chat template",
+                   "Give plain prompts, or compile the chat version of the model."};
+  }
+  ZO_ASSIGN(program, jinja::Template::parse(text.chat->source));
+  Chat chat(std::move(program));
+  chat.tokens_.assign(text.chat->tokens.begin(), text.chat->tokens.end());
+  return chat;
+}
+
+Result<jinja::Rendered> Chat::write(const std::vector<Message>& messages, const Message& tools, bool reply,
+                                    std::time_t now) const {
+  jinja::List list;
+  for (const Message& one : messages) {
+    Message without_nulls = Message::object();  // as transformers does, since templates write None where a key is null
+    for (const auto& entry : one.items()) {
+      if (!entry.value().is_null()) {
+        without_nulls[entry.key()] = entry.value();
+      }
+    }
+    list.push_back(jinja::from_json(without_nulls));
+  }
+  jinja::Dict variables;
+  // As transformers gives them; documents are of retrieval, which no data set here has.
+  variables.entries = {{"messages", list},
+                       {"tools", jinja::from_json(tools)},
+                       {"documents", jinja::from_json(nullptr)},
+                       {"add_generation_prompt", reply}};
+  for (const auto& [name, token] : tokens_) {
+    variables.entries.emplace_back(name, token);
+  }
+  ZO_ASSIGN(text, program_.render(variables, now));
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (const std::string key = unread(*list[i].dict(), messages[i]); !key.empty()) {
+      return Failure{ZO_DATA_ERROR, "message " + std::to_string(i + 1), "the key '" + key + "'",
+                     "keys that the model's chat template reads in a message of this role",
+                     "Write what it says into the content, or remove the key."};
+    }
+  }
+  if (!tools.empty() && variables.read.count("tools") == 0) {
+    return Failure{ZO_DATA_ERROR, "tools", "tools, which the model's chat template does not read",
+                   "a model that is trained with tools", "Write them into the system message, or remove the key."};
+  }
+  return text;
+}
+
+}  // namespace zoexport

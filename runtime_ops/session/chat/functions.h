@@ -1,0 +1,54 @@
+// What templates can call: Jinja's filters and tests, and the methods of Python's texts and dicts.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "session/chat/value.h"
+
+namespace zoexport::jinja {
+
+struct Arguments {
+  List positional = {};
+  std::vector<std::pair<std::string, Value>> named = {};
+
+  // By place or by name; null where it is not given.
+  const Value* get(size_t place, const char* name) const;
+  std::string text(size_t place, const char* name, const std::string& otherwise) const;
+  int64_t integer(size_t place, const char* name, int64_t otherwise) const;
+};
+
+// What a run of a template has cost, and its first failure, after which nothing of its result is used.
+class Costs {
+ public:
+  // Values made: bytes of texts, and as much for the elements of lists.
+  bool spend(size_t bytes);
+  Value fail(const std::string& problem);
+  bool failed() const { return problem_.has_value(); }
+  const std::string& problem() const { return *problem_; }
+
+ private:
+  size_t spent_ = 0;
+  std::optional<std::string> problem_;
+};
+
+bool known_filter(const std::string& name);
+bool known_test(const std::string& name);
+Value filtered(Costs& costs, const std::string& name, const Value& value, const Arguments& arguments);
+bool tested(Costs& costs, const std::string& name, const Value& value, const Arguments& arguments);
+
+// Whether values of this kind have a method of this name.
+bool has_method(const Value& value, const std::string& name);
+Value method(Costs& costs, const Value& value, const std::string& name, const Arguments& arguments);
+
+// What a loop goes over; a failure where nothing can.
+List elements(Costs& costs, const Value& value);
+bool contains(Costs& costs, const Value& container, const Value& value);
+// As value.name and value['name'] do, but for methods.
+Value attribute(const Value& value, const std::string& name);
+Value item(Costs& costs, const Value& value, const Value& key);
+
+}  // namespace zoexport::jinja

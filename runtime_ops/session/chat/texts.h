@@ -1,0 +1,28 @@
+// Methods of Python's texts that templates call.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "session/chat/value.h"
+
+namespace zoexport::jinja {
+
+enum class Case {
+  kUpper,
+  kCapital,
+  kTitle,
+  kWords
+};  // kWords: the filter `title`, which begins words at blanks and brackets
+
+// Python's strip, lstrip and rstrip: without these characters, or white space, at the begin and the end.
+std::string cut(const std::string& text, const std::optional<std::string>& set, bool begin, bool end);
+std::string lower(const std::string& text);
+bool ascii(const std::string& text);
+// `most`: replacements, below 0 all.
+std::string replaced(const std::string& text, const std::string& old, const std::string& with, int64_t most);
+// Python's split and rsplit; without a separator at white space.
+List split(const std::string& text, const std::optional<std::string>& separator, int64_t most, bool right);
+
+}  // namespace zoexport::jinja
