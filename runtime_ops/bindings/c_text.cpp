@@ -75,6 +75,7 @@ Message example_json(const zoexport::TextExample& example) {
           {"length", example.length},
           {"shortened", example.shortened},
           {"last_turn_only", example.last_turn_only},
+          {"merged", example.merged},
           {"unused", example.unused}};
 }
 

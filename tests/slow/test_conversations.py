@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 
 from tests.support.smollm2 import compiled
@@ -42,14 +43,25 @@ def example(shape: str, asked: str, said: str) -> dict[str, Any]:
         return {"instruction": asked, "input": "", "output": said}
     if shape == "sharegpt":
         return {"conversations": turns(("from", "value", "human", "gpt"), asked, said)}
+    if shape in ("completions", "csv"):
+        return {"prompt": asked, "completion": said}
     return {"messages": turns(("role", "content", "user", "assistant"), asked, said)}
 
 
-@pytest.mark.parametrize("shape", ["messages", "sharegpt", "alpaca"])
+def written(folder: Path, shape: str) -> Path:
+    rows = [example(shape, *pair) for pair in pairs()]
+    path = folder / ("data.csv" if shape == "csv" else "data.jsonl")
+    if shape == "csv":
+        pandas.DataFrame(rows).to_csv(path, index=False)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return path
+
+
+@pytest.mark.parametrize("shape", ["messages", "sharegpt", "alpaca", "completions", "csv"])
 def test_a_style_is_learned(tmp_path: Path, shape: str, capsys: pytest.CaptureFixture[str]) -> None:
     bundle, _ = compiled("--target", "host")
-    data, state = tmp_path / "data.jsonl", tmp_path / "run"
-    data.write_text("".join(json.dumps(example(shape, *pair)) + "\n" for pair in pairs()), "utf-8")
+    data, state = written(tmp_path, shape), tmp_path / "run"
     verb("train", bundle, "--data", data, "--state", state, "--steps", 100)
     prompts = [part for one in ASKED.split(",") for part in ("--prompt", f"Tell me about {one}.")]
 

@@ -93,6 +93,8 @@ def _lines(name: str, result: dict[str, Any]) -> list[str]:
     rows += [("", where) for where in result["shortened_at"]]
     if result["joined"]:
         rows.append(("without a blank before the completion", str(result["joined"])))
+    if result["merged"]:
+        rows.append(("with a token across the border to it", str(result["merged"])))
     if result["last_turn_only"]:
         text = f"{result['last_turn_only']}, as the chat template writes earlier answers otherwise"
         rows.append(("conversations learned at the last answer alone", text))

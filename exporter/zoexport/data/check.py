@@ -41,6 +41,7 @@ class _Found:
     unused: set[str] = dataclasses.field(default_factory=set)
     last_turn_only: int = 0
     joined: int = 0
+    merged: int = 0
 
     def problem(self, error: DataError) -> None:
         """Count a row that cannot be used."""
@@ -64,6 +65,7 @@ class _Found:
         self.lengths.append(line["length"])
         self.unused.update(line["unused"])
         self.last_turn_only += line["last_turn_only"]
+        self.merged += line["merged"]
         if line["shortened"]:
             self.shortened += 1
             if len(self.shortened_at) < self.limit:
@@ -165,6 +167,7 @@ def check(
         "shortened": found.shortened,
         "shortened_at": found.shortened_at,
         "joined": found.joined,
+        "merged": found.merged,
         "last_turn_only": found.last_turn_only,
         "unused": sorted(found.unused),
         "problem_count": found.problem_count,

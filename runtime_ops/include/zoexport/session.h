@@ -398,10 +398,10 @@ ZO_API zo_status zo_dataset_read(zo_dataset* dataset, zo_tokenizer* tokenizer, c
                                  zo_on_part on_part, void* user, char** report, zo_error* error);
 
 /* Reads a data file as zo_dataset_read does and passes each line on: {"line", "record", "candidates", "target", "length",
- * "shortened", "last_turn_only", "unused"}, or {"line", "problem"} for one that cannot be used. `record` is {"text"}, {"prompt",
+ * "shortened", "last_turn_only", "merged", "unused"}, or {"line", "problem"} for one that cannot be used. `record` is {"text"}, {"prompt",
  * "completions", "pair"} or {"messages", "rejected"}; `candidates` have "tokens" and "labels"; `length` counts tokens before
  * the example was shortened; "last_turn_only": earlier answers of the conversation are not learned, as its template writes
- * them otherwise; `unused` are the line's keys that the example does not have. With `pack`, a text that may be divided is not shortened. */
+ * them otherwise; "merged": a token reaches from the prompt into the completion; `unused` are the line's keys that the example does not have. With `pack`, a text that may be divided is not shortened. */
 ZO_API zo_status zo_examples_read(zo_tokenizer* tokenizer, const char* path, const char* options, zo_on_json on_example,
                                   void* user, zo_error* error);
 

@@ -18,10 +18,11 @@ using Span = std::pair<size_t, size_t>;  // from the first token up to the one b
 
 // Tokens, and those among them that are learned: the completion, or of a conversation its answers.
 struct Sequence {
-  Tokens prompt;
-  Tokens completion;
-  std::vector<Span> answers;    // of both together
-  bool last_turn_only = false;  // although there are answers before
+  Tokens prompt = {};
+  Tokens completion = {};
+  std::vector<Span> answers = {};  // of both together
+  bool last_turn_only = false;     // although there are answers before
+  bool merged = false;             // a token reaches from the prompt into the completion
 };
 
 // The failure of a text of this line.
@@ -127,6 +128,7 @@ class Reader {
     made.record = std::move(record);
     made.unused = std::move(unused);
     made.last_turn_only = sequences[0].last_turn_only;
+    made.merged = std::any_of(sequences.begin(), sequences.end(), [](const Sequence& one) { return one.merged; });
     return made;
   }
 
@@ -198,9 +200,10 @@ class Reader {
     const auto border = whole.begin() + static_cast<ptrdiff_t>(common_prefix(whole, before));
     if (border == whole.begin() && !before.empty()) {  // one token is all: apart, something precedes what is learned
       ZO_ASSIGN(after, encode(text, Special::kNone, where));
-      return Sequence{before, std::move(after), {}, false};
+      return Sequence{before, std::move(after)};
     }
-    return Sequence{{whole.begin(), border}, {border, whole.end()}, {}, false};
+    const bool merged = border != whole.begin() + static_cast<ptrdiff_t>(before.size());
+    return Sequence{{whole.begin(), border}, {border, whole.end()}, {}, false, merged};
   }
 
   Result<std::vector<Sequence>> sequences_of(const Record& record, const std::string& where) const {
@@ -208,13 +211,13 @@ class Reader {
     if (const auto* text = std::get_if<TextRecord>(&record)) {
       const bool without_end = spec_.eos_token || !options_.append_eos;
       ZO_ASSIGN(tokens, encode(text->text, without_end ? Special::kBefore : Special::kAll, where));
-      sequences.push_back({{}, std::move(tokens), {}, false});
+      sequences.push_back({{}, std::move(tokens)});
     } else if (const auto* completion = std::get_if<CompletionRecord>(&record)) {
       ZO_ASSIGN(prompt, encode(completion->prompt, options_.masked ? Special::kAll : Special::kBefore, where));
       for (const std::string& one : completion->completions) {
         if (options_.masked) {
           ZO_ASSIGN(tokens, encode(one, Special::kNone, where));
-          sequences.push_back({prompt, std::move(tokens), {}, false});
+          sequences.push_back({prompt, std::move(tokens)});
         } else {
           ZO_ASSIGN(sequence, completed(completion->prompt, prompt, one, where));
           sequences.push_back(std::move(sequence));

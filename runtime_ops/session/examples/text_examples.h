@@ -50,6 +50,7 @@ struct TextExample {
   bool divides = false;          // whether it may go on in a second row
   std::set<std::string> unused;  // keys beside those of its shape
   bool last_turn_only = false;   // a conversation of whose answers the last one alone could be learned
+  bool merged = false;           // a token reaches from the prompt into the completion
 
   Status add_to(Dataset& dataset, const std::string& where) const;
 };

@@ -71,6 +71,7 @@ def test_what_a_file_holds(bundle: Path, tmp_path: Path, capfd: pytest.CaptureFi
         "shortened": 1,
         "shortened_at": [f"{data}:5"],
         "joined": 4,
+        "merged": 0,
         "last_turn_only": 0,
         "unused": [],
         "problem_count": 0,

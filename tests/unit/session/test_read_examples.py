@@ -100,6 +100,23 @@ def test_texts_prompts_and_choices(tmp_path: Path, kind: str) -> None:
     assert 10 < same(tmp_path, write(tmp_path, lines)) < 120
 
 
+def test_a_token_across_the_border_is_of_the_completion(tmp_path: Path) -> None:
+    theirs = tokenizers.tokenizer("gpt2")
+    bundle(tmp_path, theirs)
+    pairs = [("It wa", "s great"), ("It was", " great")]
+    read: list[dict[str, Any]] = []
+    with Tokenizer.open(tmp_path / "bundle") as tokenizer:
+        lines = [{"prompt": prompt, "completion": text} for prompt, text in pairs]
+        tokenizer.examples(write(tmp_path, lines), read.append)
+    assert [one["merged"] for one in read] == [True, False]
+    whole = theirs.encode("It was great")
+    for one, begin in zip(read, (1, 2), strict=True):
+        (made,) = one["candidates"]
+        learned = [label for label in made["labels"] if label >= 0]
+        assert made["tokens"][: len(whole)] == whole
+        assert learned[: len(whole) - begin] == whole[begin:]
+
+
 @pytest.mark.parametrize("template", [CHAT_TEMPLATE, TEMPLATES["qwen3"]])
 def test_conversations(tmp_path: Path, template: str) -> None:
     """With templates that write an answer alike everywhere, and with its thought where the conversation ends."""
