@@ -12,7 +12,7 @@ from typing import Any
 
 from zoexport.core.config import parse
 from zoexport.core.features import Feature, missing, unmet
-from zoexport.core.types import Generates, Target
+from zoexport.core.types import Target
 from zoexport.methods import methods
 from zoexport.targets import targets
 from zoexport.trained import needs_of
@@ -52,7 +52,7 @@ def problem_of(method: str, target: str, settings: dict[str, str]) -> str | None
 
 def generates(method: str, target: str, settings: dict[str, str]) -> bool:
     """Whether bundles of a method that a target runs have programs that generate."""
-    return isinstance(_cell(method, target, settings)[1], Generates)
+    return bool(_cell(method, target, settings)[1].generating_lengths)
 
 
 def _cell(method: str, target: str, settings: dict[str, str]) -> tuple[Any, Target]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoexport.core.errors import ModelError, VerifyError
-from zoexport.core.types import Generates, Lowered, LoweredGenerating, Progress, TrainingGraph
+from zoexport.core.types import Lowered, LoweredGenerating, Progress, TrainingGraph
 from zoexport.data.text_entry import end_tokens
 
 if TYPE_CHECKING:
@@ -64,8 +64,7 @@ def notes(planned: Plan, made: Generating) -> list[str]:
 
 def together(planned: Plan, graph: TrainingGraph) -> bool:
     """Whether all layers are one program, which is lowered with those that train."""
-    target = planned.target
-    return graph.whole and isinstance(target, Generates) and target.generates_together
+    return graph.whole and planned.target.generates_together
 
 
 def add_generating(
@@ -87,7 +86,6 @@ def add_generating(
     if made is graph.generating:
         written = LoweredGenerating(lowered.generating)
     else:
-        assert isinstance(planned.target, Generates)
         written = planned.target.lower_generating(made, planned.config, folder, progress)
     from zoexport.ir import frozen
 
@@ -116,7 +114,7 @@ def _problem(planned: Plan, graph: TrainingGraph) -> str | None:
         return "it was compiled with generate=false; compile it again without this setting"
     if graph.pad_token is not None:
         return "a masked language model does not generate text"
-    if not isinstance(planned.target, Generates):
+    if not planned.target.generating_lengths:
         return (
             f"target {planned.target.name} does not generate text: "
             "export what was trained into a bundle for host or android-cpu, or to transformers"
@@ -161,7 +159,6 @@ def _captured(
     captured.chosen = None if graph.chosen is None else dict(graph.chosen)
     captured.activations = graph.activations
     captured.directions = graph.directions
-    assert isinstance(planned.target, Generates)
     joined = together(planned, graph)
     lengths = TOGETHER_LENGTHS if joined else planned.target.generating_lengths
     lengths = tuple(one for one in lengths if one <= context)

@@ -16,7 +16,7 @@ from zoexport import models
 from zoexport.compiler.build import plan, training_graph
 from zoexport.core.errors import ConfigError
 from zoexport.core.files import atomic_folder
-from zoexport.core.types import InnerValue, Progress, ShowsInnerValues
+from zoexport.core.types import InnerValue, Progress
 from zoexport.session import Bundle
 
 _LARGEST = 6e4
@@ -51,7 +51,7 @@ def compare_inner(
     manifest = bundle.manifest
     given = {name: value for name, value in bundle.settings.items() if value is not None}
     planned = plan(manifest["method"], manifest["target"], given)
-    if not isinstance(planned.target, ShowsInnerValues):
+    if not planned.target.shows_inner_values:
         raise ConfigError(
             f"bundle {bundle.path}",
             found=f"target {manifest['target']}",

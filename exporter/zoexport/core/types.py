@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
+import importlib.util
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from zoexport.core.config import as_dict, with_values
 
 if TYPE_CHECKING:
     import torch
@@ -397,16 +399,6 @@ class InnerValue:
     computed: torch.Tensor
 
 
-@runtime_checkable
-class ShowsInnerValues(Protocol):
-    """A target that can show what its delegates compute on the way."""
-
-    def inner_values(
-        self, graph: TrainingGraph, config: TrainingSettings, program: str
-    ) -> list[InnerValue]:
-        """Every result of a whole program, in the order of computation, and then its outputs."""
-
-
 @dataclasses.dataclass(frozen=True)
 class LoweredGenerating:
     """What a target made of programs that generate text: their manifest entries, and operators that they need.
@@ -419,83 +411,113 @@ class LoweredGenerating:
     engine: str | None = None
 
 
-@runtime_checkable
-class Generates(Protocol):
-    """A target that has programs which generate text."""
-
-    @property
-    def generating_lengths(self) -> tuple[int, ...]:
-        """Tokens in one call, ascending from 1."""
-
-    @property
-    def generates_together(self) -> bool:
-        """Whether the layers of a whole model stay together, and are lowered with the programs that train."""
-
-    def lower_generating(
-        self,
-        graph: TrainingGraph,
-        config: TrainingSettings,
-        folder: Path,
-        progress: Progress,
-    ) -> LoweredGenerating:
-        """Write them into ``folder``, beside the programs that train.
-
-        ``graph`` becomes what the bundle says: its stages bind what programs take from the file of weights, and slots.
-
-        Args:
-            graph: of layers that read caches (``passes.cache_attention``), over weights of the bundle.
-        """
+_LABELS_PER_SEQUENCE = 8
+"""Labels for which a call has room by default: completions of a few tokens fit, and logits stay some tens of MB."""
 
 
-class Target(Protocol):
-    """A kind of device. Found by the registry in ``targets/<folder>/target.py``."""
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """Base class of targets (kinds of devices). Subclasses implement ``lower`` and ``footprint``.
 
-    @property
-    def name(self) -> str:
-        """The name in ``--target``."""
+    The registry finds their instances in ``targets/<folder>/target.py``.
 
-    @property
-    def summary(self) -> str:
-        """One line for ``zoexport targets``."""
+    Attributes:
+        name: the name in ``--target``.
+        summary: one line for ``zoexport targets``.
+        has: features that its programs support.
+        takes: by setting, its legal values; empty if the target offers no choice. Other settings take all their values.
+        preferred: values of settings that the user leaves out. Settings that a method lacks are ignored.
+        fixed_labels: whether the number of labels in a call of a whole program is fixed when it is compiled.
+        engine: engine that runs the programs on the device.
+        package: Python package that lowers the programs; unless it is executorch, the extra ``name`` installs it.
+        notice: sentence shown before compiling, such as a license; may be empty.
+        generating_lengths: tokens in one call of the programs that generate text, ascending from 1; empty if the target
+            has none.
+        generates_together: whether these programs keep the layers of a whole model together and are lowered with the
+            programs that train.
+        shows_inner_values: whether the target implements ``inner_values``.
+        lowering_memory: memory that compiling takes; None if it was not measured.
+    """
 
-    @property
-    def engine(self) -> str:
-        """The engine that runs the programs on the device."""
-
-    @property
-    def notice(self) -> str:
-        """What is to be said before anything is compiled for it, such as whose libraries it uses; may be empty."""
-
-    @property
-    def has(self) -> frozenset[Feature]:
-        """What its programs can do."""
-
-    @property
-    def takes(self) -> Mapping[str, tuple[str, ...]]:
-        """By setting that targets differ in, the values that this one takes; none where it has no choice."""
-
-    @property
-    def lowering_memory(self) -> LoweringMemory | None:
-        """What compiling for it takes; None where that was not measured."""
+    name: str
+    summary: str
+    has: frozenset[Feature]
+    takes: Mapping[str, tuple[str, ...]] = dataclasses.field(
+        default_factory=lambda: {"soc": (), "activations": ("fp32",), "compute": ("fp32",)}
+    )
+    preferred: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    fixed_labels: bool = False
+    engine: str = "executorch"
+    package: str = "executorch"
+    notice: str = ""
+    generating_lengths: tuple[int, ...] = ()
+    generates_together: bool = False
+    shows_inner_values: bool = False
+    lowering_memory: LoweringMemory | None = None
 
     def check_available(self) -> list[Problem]:
-        """What is missing on this machine to lower for the target."""
+        """Return what is missing on this machine to compile for the target."""
+        if importlib.util.find_spec(self.package) is not None:
+            return []
+        fix = f"pip install 'zoexport[{self.name}]'."
+        if self.package == "executorch":
+            fix = "Install zoexport again."  # which depends on it without an extra
+        reason = f"the package {self.package} is not installed"
+        return [Problem(f"target {self.name}", reason, fix)]
 
     def defaults(self, config: TrainingSettings) -> TrainingSettings:
-        """``config`` with what the target decides filled in (activations, compute)."""
+        """Return ``config`` with values for the settings that the user left out."""
+        known = {"activations": "fp32", "compute": "fp32", "activation_cache_mb": 0}
+        known |= self.preferred
+        if self.fixed_labels:
+            known["labels"] = config.batch_size * min(config.max_length, _LABELS_PER_SEQUENCE)
+        settings = as_dict(config)
+        return with_values(
+            config, {key: value for key, value in known.items() if settings.get(key, "") is None}
+        )
 
     def programs_config(self, config: TrainingSettings) -> TrainingSettings:
-        """``config`` as the method's passes are to see it, where the target does part of their work when it lowers."""
+        """Return ``config`` for the method's passes, which differs if ``lower`` does a part of their work."""
+        return config
 
     def supports(self, config: TrainingSettings) -> list[Problem]:
-        """Why these settings cannot be lowered, beyond ``has`` and ``takes``; before the model is loaded."""
+        """Return why these settings cannot be lowered, beyond ``has`` and ``takes``, before the model is loaded."""
+        return []
 
     def lower(
         self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
     ) -> Lowered:
         """Write the programs into ``folder``."""
+        raise NotImplementedError
+
+    def lower_generating(
+        self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
+    ) -> LoweredGenerating:
+        """Write the programs that generate text into ``folder``, next to the programs that train.
+
+        The stages of ``graph`` bind the inputs from the weights file and the state, as in the bundle.
+
+        Args:
+            graph: layers that read caches (``passes.cache_attention``), over weights of the bundle.
+        """
+        raise NotImplementedError
 
     def footprints(
         self, graph: TrainingGraph, config: TrainingSettings, progress: Progress
     ) -> dict[str, Footprint]:
-        """What each program takes once lowered; weights need no values, sizes must be numbers."""
+        """Return the footprint of each program once lowered; weights need no values, sizes must be numbers."""
+        found = {}
+        for number, (name, program) in enumerate(graph.programs.items()):
+            progress("planning programs", number / len(graph.programs))
+            found[name] = self.footprint(graph, program)
+        return found
+
+    def footprint(self, graph: TrainingGraph, program: Program) -> Footprint:
+        """Return the footprint of one program of ``graph``, for targets whose programs share no memory."""
+        raise NotImplementedError
+
+    def inner_values(
+        self, graph: TrainingGraph, config: TrainingSettings, program: str
+    ) -> list[InnerValue]:
+        """Return every result of a whole program in the order of computation, then its outputs."""
+        raise NotImplementedError

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
 
 from zoexport.core.features import Feature
 from zoexport.core.settings import TrainingSettings
@@ -14,58 +11,16 @@ from zoexport.core.types import (
     Lowered,
     LoweredGenerating,
     LoweringMemory,
-    Problem,
+    Program,
     Progress,
+    Target,
     TrainingGraph,
 )
 from zoexport.targets import targets
-from zoexport.targets.settings import (
-    few_labels,
-    filled,
-    needs_package,
-)
 
 
-@dataclasses.dataclass(frozen=True)
-class MlxTarget:
+class MlxTarget(Target):
     """Functions that MLX runs: on an iPhone's or a Mac's GPU, and on the CPU of a computer."""
-
-    name: str = "ios-mlx"
-    summary: str = "Apple's phones and Macs: MLX functions (.mlxfn); run on this machine's CPU too"
-    engine: str = "mlx"
-    notice: str = ""
-    has: ClassVar[frozenset[Feature]] = frozenset(Feature) - {
-        Feature.ROUNDED_PRODUCTS,
-        Feature.ATTENTION,
-        Feature.SAVED_PRODUCTS,
-    }
-    takes: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "soc": (),
-        "activations": ("fp32",),
-        "compute": ("fp32",),
-    }
-    generating_lengths: ClassVar[tuple[int, ...]] = (1, 8, 32, 128)
-    generates_together: ClassVar[bool] = False
-    lowering_memory: ClassVar[LoweringMemory] = LoweringMemory(
-        2_000_000, 8_000, {"int4": 1.4, "int8": 3.2, "fp32": 0.6}
-    )
-
-    def check_available(self) -> list[Problem]:
-        """Whether MLX is installed."""
-        return needs_package(self.name, "mlx")
-
-    def defaults(self, config: TrainingSettings) -> TrainingSettings:
-        """Arithmetic and activations are fp32; the number of labels of a whole program is fixed."""
-        preferred = {"activations": "fp32", "compute": "fp32", "labels": few_labels(config)}
-        return filled(config, preferred)
-
-    def programs_config(self, config: TrainingSettings) -> TrainingSettings:
-        """Quantization is the passes' work."""
-        return config
-
-    def supports(self, config: TrainingSettings) -> list[Problem]:
-        """Nothing but its features and choices."""
-        return []
 
     def lower(
         self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
@@ -87,17 +42,24 @@ class MlxTarget:
 
         return lower_generating(graph, folder, progress)
 
-    def footprints(
-        self, graph: TrainingGraph, config: TrainingSettings, progress: Progress
-    ) -> dict[str, Footprint]:
-        """What MLX holds at once of each program: an estimate, as MLX plans nothing beforehand."""
+    def footprint(self, graph: TrainingGraph, program: Program) -> Footprint:
+        """Estimate what MLX holds at once, as MLX plans nothing beforehand."""
         from zoexport.targets.mlx.footprints import footprint
 
-        found = {}
-        for number, (name, program) in enumerate(graph.programs.items()):
-            progress("planning programs", number / len(graph.programs))
-            found[name] = footprint(program)
-        return found
+        return footprint(program)
 
 
-targets.register("ios-mlx", MlxTarget())
+targets.register(
+    "ios-mlx",
+    MlxTarget(
+        name="ios-mlx",
+        summary="Apple's phones and Macs: MLX functions (.mlxfn); run on this machine's CPU too",
+        engine="mlx",
+        package="mlx",
+        has=frozenset(Feature)
+        - {Feature.ROUNDED_PRODUCTS, Feature.ATTENTION, Feature.SAVED_PRODUCTS},
+        fixed_labels=True,
+        generating_lengths=(1, 8, 32, 128),
+        lowering_memory=LoweringMemory(2_000_000, 8_000, {"int4": 1.4, "int8": 3.2, "fp32": 0.6}),
+    ),
+)

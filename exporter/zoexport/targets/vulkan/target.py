@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
 
 from zoexport.core.features import Feature
 from zoexport.core.settings import TrainingSettings
@@ -14,60 +12,19 @@ from zoexport.core.types import (
     Footprint,
     Lowered,
     LoweredGenerating,
-    LoweringMemory,
-    Problem,
     Progress,
+    Target,
     TrainingGraph,
 )
 from zoexport.targets import targets
-from zoexport.targets.settings import filled, needs_executorch
 
 
-@dataclasses.dataclass(frozen=True)
-class VulkanTarget:
+class VulkanTarget(Target):
     """Programs of layers as calls of compute shaders, on whatever device Vulkan has.
 
     Beside them are the same programs for the CPU, over the same weights, for where there is no GPU. The CPU alone
     generates text.
     """
-
-    name: str = "android-gpu"
-    summary: str = "GPUs of Android phones and of computers: zoexport's own shaders for Vulkan"
-    engine: str = "vulkan"
-    notice: str = ""
-    has: ClassVar[frozenset[Feature]] = frozenset(
-        {
-            Feature.STAGES,
-            Feature.TWO_INPUT_PRODUCTS,
-            Feature.ATTENTION,
-            Feature.DROPOUT,
-            Feature.ENCODERS,
-        }
-    )
-    takes: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "soc": (),
-        "activations": ("fp32",),
-        "compute": ("fp32", "fp16"),
-    }
-    lowering_memory: ClassVar[LoweringMemory | None] = None
-    generates_together: ClassVar[bool] = False
-    generating_lengths: ClassVar[tuple[int, ...]] = (1, 8, 32, 128)
-
-    def check_available(self) -> list[Problem]:
-        """Whether ExecuTorch is installed, for the CPU's programs; no device is needed, and no compiler of shaders."""
-        return needs_executorch(self.name)
-
-    def defaults(self, config: TrainingSettings) -> TrainingSettings:
-        """Activations are fp32, and so is what is stored of them."""
-        return filled(config, {"activations": "fp32", "compute": "fp32"})
-
-    def programs_config(self, config: TrainingSettings) -> TrainingSettings:
-        """Quantization is the passes' work."""
-        return config
-
-    def supports(self, config: TrainingSettings) -> list[Problem]:
-        """Nothing but its features and choices."""
-        return []
 
     def lower(
         self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
@@ -101,4 +58,22 @@ class VulkanTarget:
         return footprints(graph, progress, half=config.compute == "fp16")
 
 
-targets.register("android-gpu", VulkanTarget())
+targets.register(
+    "android-gpu",
+    VulkanTarget(
+        name="android-gpu",
+        summary="GPUs of Android phones and of computers: zoexport's own shaders for Vulkan",
+        engine="vulkan",
+        has=frozenset(
+            {
+                Feature.STAGES,
+                Feature.TWO_INPUT_PRODUCTS,
+                Feature.ATTENTION,
+                Feature.DROPOUT,
+                Feature.ENCODERS,
+            }
+        ),
+        takes={"soc": (), "activations": ("fp32",), "compute": ("fp32", "fp16")},
+        generating_lengths=(1, 8, 32, 128),
+    ),
+)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
 
 from zoexport.core import qnn
 from zoexport.core.config import as_dict, with_values
@@ -16,43 +13,22 @@ from zoexport.core.types import (
     Footprint,
     InnerValue,
     Lowered,
-    LoweringMemory,
     Problem,
+    Program,
     Progress,
+    Target,
     TrainingGraph,
 )
 from zoexport.targets import targets
-from zoexport.targets.settings import few_labels, filled
-
-_SOC = "SM8650"
 
 
-@dataclasses.dataclass(frozen=True)
-class QnnTarget:
+class QnnTarget(Target):
     """ExecuTorch with the QNN delegate for the HTP, and zoexport's own kernels on the CPU."""
-
-    name: str = "android-npu"
-    summary: str = "Android phones' Hexagon NPU: ExecuTorch with Qualcomm's QNN"
-    engine: str = "executorch"
-    notice: str = qnn.LICENCE
-    has: ClassVar[frozenset[Feature]] = frozenset({Feature.WHOLE, Feature.STAGES})
-    takes: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    lowering_memory: ClassVar[LoweringMemory | None] = None
 
     def check_available(self) -> list[Problem]:
         """Whether QNN's libraries are there."""
         found = qnn.find()
         return [found] if isinstance(found, Problem) else []
-
-    def defaults(self, config: TrainingSettings) -> TrainingSettings:
-        """fp16 arithmetic on floating-point activations, for the chip of most phones that have one."""
-        preferred = {
-            "activations": "fp32",
-            "compute": "fp16",
-            "soc": _SOC,
-            "labels": few_labels(config),
-        }
-        return filled(config, preferred)
 
     def supports(self, config: TrainingSettings) -> list[Problem]:
         """Settings that the HTP, or ExecuTorch's QNN backend, has no way to run."""
@@ -126,13 +102,11 @@ class QnnTarget:
 
         return lower_qnn(graph, config, folder, progress)
 
-    def footprints(
-        self, graph: TrainingGraph, config: TrainingSettings, progress: Progress
-    ) -> dict[str, Footprint]:
-        """What ExecuTorch plans for each program on the CPU's side; QNN does not say what the HTP takes."""
+    def footprint(self, graph: TrainingGraph, program: Program) -> Footprint:
+        """Return what ExecuTorch plans on the CPU; QNN does not say what the HTP takes."""
         from zoexport.targets.executorch.footprints import whole_footprint
 
-        return {name: whole_footprint(program) for name, program in graph.programs.items()}
+        return whole_footprint(program)
 
     def inner_values(
         self, graph: TrainingGraph, config: TrainingSettings, program: str
@@ -155,4 +129,17 @@ class QnnTarget:
         return inner_values(graph, program, settings["soc"], settings["eps"])
 
 
-targets.register("android-npu", QnnTarget())
+targets.register(
+    "android-npu",
+    QnnTarget(
+        name="android-npu",
+        summary="Android phones' Hexagon NPU: ExecuTorch with Qualcomm's QNN",
+        notice=qnn.LICENCE,
+        has=frozenset({Feature.WHOLE, Feature.STAGES}),
+        takes={},
+        # The chip of most phones that have an NPU.
+        preferred={"compute": "fp16", "soc": "SM8650"},
+        fixed_labels=True,
+        shows_inner_values=True,
+    ),
+)

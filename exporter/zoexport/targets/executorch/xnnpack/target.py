@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
 
-from zoexport.core.config import as_dict
+from zoexport.core.config import as_dict, with_values
 from zoexport.core.features import Feature
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import (
@@ -16,51 +14,22 @@ from zoexport.core.types import (
     LoweredGenerating,
     LoweringMemory,
     Problem,
+    Program,
     Progress,
+    Target,
     TrainingGraph,
 )
 from zoexport.targets import targets
-from zoexport.targets.settings import filled, needs_executorch
 
 
-@dataclasses.dataclass(frozen=True)
-class XnnpackTarget:
+class XnnpackTarget(Target):
     """ExecuTorch with the XNNPACK delegate and zoexport's own kernels."""
 
-    name: str
-    summary: str
-    engine: str = "executorch"
-    notice: str = ""
-    activation_cache_mb: int = 0
-    has: ClassVar[frozenset[Feature]] = frozenset(Feature)
-    takes: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "soc": (),
-        "activations": ("fp32", "int8"),
-        "compute": ("fp32", "bf16"),
-    }
-    generates_together: ClassVar[bool] = True
-    generating_lengths: ClassVar[tuple[int, ...]] = (1, 8, 32, 128)
-    lowering_memory: ClassVar[LoweringMemory] = LoweringMemory(
-        32_000_000, 33_000, {"int4": 1.9, "int8": 5.1, "fp32": 13.1}
-    )
-
-    def check_available(self) -> list[Problem]:
-        """Whether ExecuTorch is installed."""
-        return needs_executorch(self.name)
-
     def defaults(self, config: TrainingSettings) -> TrainingSettings:
-        """Activations of whole programs follow the weights, those of layers are fp32; arithmetic is fp32."""
-        whole = not config.staged and as_dict(config)["weights"] != "fp32"
-        preferred = {
-            "activations": "int8" if whole else "fp32",
-            "compute": "fp32",
-            "activation_cache_mb": self.activation_cache_mb,
-        }
-        return filled(config, preferred)
-
-    def programs_config(self, config: TrainingSettings) -> TrainingSettings:
-        """Quantization is the passes' work."""
-        return config
+        """Also round the activations of whole programs with quantized weights to int8."""
+        if config.activations is None and not config.staged and config.weights != "fp32":
+            config = with_values(config, {"activations": "int8"})
+        return super().defaults(config)
 
     def supports(self, config: TrainingSettings) -> list[Problem]:
         """Combinations of weights, activations and compute that XNNPACK cannot run."""
@@ -131,24 +100,16 @@ class XnnpackTarget:
         lowered = lower_stages(graph, folder, progress, GENERATING)
         return LoweredGenerating(lowered.programs, lowered.required_ops)
 
-    def footprints(
-        self, graph: TrainingGraph, config: TrainingSettings, progress: Progress
-    ) -> dict[str, Footprint]:
-        """What ExecuTorch plans for each program."""
+    def footprint(self, graph: TrainingGraph, program: Program) -> Footprint:
+        """Return what ExecuTorch plans."""
         from zoexport.ir.graphs import copy_program
         from zoexport.targets.executorch.footprints import split_footprint, whole_footprint
         from zoexport.targets.executorch.join_linears import join_linears
         from zoexport.targets.executorch.xnnpack.score_rows import score_rows
 
-        found = {}
-        for number, (name, program) in enumerate(graph.programs.items()):
-            progress("planning programs", number / len(graph.programs))
-            found[name] = (
-                whole_footprint(join_linears(score_rows(copy_program(program, name))))
-                if graph.whole
-                else split_footprint(program)
-            )
-        return found
+        if not graph.whole:
+            return split_footprint(program)
+        return whole_footprint(join_linears(score_rows(copy_program(program, program.name))))
 
 
 def _unrounded_layers(config: TrainingSettings) -> list[Problem]:
@@ -171,15 +132,23 @@ def _rounds_products(config: TrainingSettings) -> bool:
     return config.staged and frozen and config.weights != "fp32"
 
 
-targets.register(
-    "android-cpu", XnnpackTarget("android-cpu", "Android phones' CPU: ExecuTorch with XNNPACK")
+_PHONE = XnnpackTarget(
+    name="android-cpu",
+    summary="Android phones' CPU: ExecuTorch with XNNPACK",
+    has=frozenset(Feature),
+    takes={"soc": (), "activations": ("fp32", "int8"), "compute": ("fp32", "bf16")},
+    generating_lengths=(1, 8, 32, 128),
+    generates_together=True,
+    lowering_memory=LoweringMemory(32_000_000, 33_000, {"int4": 1.9, "int8": 5.1, "fp32": 13.1}),
 )
+targets.register("android-cpu", _PHONE)
 targets.register(
     "host",
-    # A phone's system writes a mapped file to its flash within seconds, so there it is for the user to ask for.
-    XnnpackTarget(
-        "host",
-        "this machine's CPU: ExecuTorch with XNNPACK, as android-cpu",
-        activation_cache_mb=256,
+    dataclasses.replace(
+        _PHONE,
+        name="host",
+        summary="this machine's CPU: ExecuTorch with XNNPACK, as android-cpu",
+        # A phone's system writes a mapped file to its flash within seconds, so there it is for the user to ask for.
+        preferred={"activation_cache_mb": 256},
     ),
 )

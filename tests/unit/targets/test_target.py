@@ -1,4 +1,4 @@
-"""Checks that several targets share."""
+"""The base class of targets."""
 
 from __future__ import annotations
 
