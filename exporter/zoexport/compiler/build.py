@@ -527,6 +527,7 @@ def outer_weights(graph: TrainingGraph, lowered: Lowered) -> list[str]:
 def _description(
     planned: Plan, lowered: Lowered, graph: TrainingGraph, settings: dict[str, Any]
 ) -> dict[str, Any]:
+    names = [entry["name"] for entry in lowered.programs]
     stages = [stage.as_dict() for stage in graph.stages]
     split = {"stages": stages, "label_rows": graph.label_rows}
     padding = {} if graph.pad_token is None else {"bidirectional": {"pad_token": graph.pad_token}}
@@ -549,8 +550,8 @@ def _description(
         "copies": graph.copies,
         "backends": lowered.backends,
         "delegates": sum(len(found) for found in lowered.delegates.values()),
-        "delegate_list": lowered.delegates,
-        "fallback_ops": lowered.fallback_ops,
+        "delegate_list": {name: [] for name in names} | lowered.delegates,
+        "fallback_ops": {name: {} for name in names} | lowered.fallback_ops,
         "fallback_reasons": lowered.fallback_reasons,
         "distinct_weights": lowered.distinct_weights,
         **({"minimum_os": lowered.minimum_os} if lowered.minimum_os else {}),

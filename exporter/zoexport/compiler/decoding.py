@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoexport.core.errors import ModelError, VerifyError
-from zoexport.core.types import Lowered, LoweredGenerating, Progress, TrainingGraph
+from zoexport.core.types import Lowered, Progress, TrainingGraph
 from zoexport.data.text_entry import end_tokens
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def add_generating(
     if isinstance(made, Generating):
         return made
     if made is graph.generating:
-        written = LoweredGenerating(lowered.generating)
+        written = dataclasses.replace(lowered, programs=lowered.generating, required_ops=[])
     else:
         written = planned.target.lower_generating(made, planned.config, folder, progress)
     from zoexport.ir import frozen
@@ -103,7 +103,7 @@ def add_generating(
         "stop_tokens": sorted(end_tokens(loaded)),
         "programs": written.programs,
         "stages": stages,
-        **({} if written.engine is None else {"engine": written.engine}),
+        **({} if written.engine == lowered.engine else {"engine": written.engine}),
     }
     return Generating(entry, names, written.required_ops)
 

@@ -280,8 +280,9 @@ class Lowered:
     Attributes:
         programs: manifest entries (name, file, method, inputs, outputs).
         required_ops: operators that the device's runtime must have.
-        delegates: for each program, what each delegate holds.
-        fallback_ops: for each program, the operators left outside delegates with their counts.
+        delegates: for each program, what each delegate holds; programs without delegates may be left out.
+        fallback_ops: for each program, the operators left outside delegates with their counts; programs without such
+            operators may be left out.
         fallback_reasons: for each program, why an operator is outside, where the target can say.
         products_outside: for each program, the matrix products outside delegates; empty where the target has kernels of
             its own for them.
@@ -298,9 +299,9 @@ class Lowered:
 
     engine: str
     programs: list[dict[str, Any]]
-    required_ops: list[str]
-    delegates: dict[str, list[str]]
-    fallback_ops: dict[str, dict[str, int]]
+    required_ops: list[str] = dataclasses.field(default_factory=list)
+    delegates: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    fallback_ops: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
     fallback_reasons: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     products_outside: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
     backends: list[str] = dataclasses.field(default_factory=list)
@@ -399,18 +400,6 @@ class InnerValue:
     computed: torch.Tensor
 
 
-@dataclasses.dataclass(frozen=True)
-class LoweredGenerating:
-    """What a target made of programs that generate text: their manifest entries, and operators that they need.
-
-    ``engine`` runs them, where it is not that of the programs that train.
-    """
-
-    programs: list[dict[str, Any]]
-    required_ops: list[str] = dataclasses.field(default_factory=list)
-    engine: str | None = None
-
-
 _LABELS_PER_SEQUENCE = 8
 """Labels for which a call has room by default: completions of a few tokens fit, and logits stay some tens of MB."""
 
@@ -492,7 +481,7 @@ class Target:
 
     def lower_generating(
         self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
-    ) -> LoweredGenerating:
+    ) -> Lowered:
         """Write the programs that generate text into ``folder``, next to the programs that train.
 
         The stages of ``graph`` bind the inputs from the weights file and the state, as in the bundle.

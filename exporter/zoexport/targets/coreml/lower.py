@@ -13,7 +13,7 @@ from coremltools.converters.mil.mil import Function
 from coremltools.converters.mil.mil import Program as Package
 
 from zoexport.core.errors import LoweringError, first_line
-from zoexport.core.types import Lowered, LoweredGenerating, Progress, TrainingGraph
+from zoexport.core.types import Lowered, Progress, TrainingGraph
 from zoexport.ir.graphs import copy_program, identifier
 from zoexport.ir.noise import without_noise
 from zoexport.targets.cached_attention import write_cached_attention
@@ -52,9 +52,6 @@ def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half
     return Lowered(
         "coreml",
         entries,
-        required_ops=[],
-        delegates={entry["name"]: [] for entry in entries},
-        fallback_ops={entry["name"]: {} for entry in entries},
         packing=packing_of(graph, "fp16" if half else "fp32"),
         notes=[_NOTE, *([WIDE] if wide else [])],
         minimum_os=MINIMUM_OS,
@@ -64,7 +61,7 @@ def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half
 
 def lower_generating(
     graph: TrainingGraph, folder: Path, progress: Progress, *, half: bool, staged: bool
-) -> LoweredGenerating:
+) -> Lowered:
     """Add the stages that generate, for each length, to the package that ``lower_coreml`` wrote; weights are there.
 
     Args:
@@ -91,7 +88,7 @@ def lower_generating(
         filler.merge(package)
     _fill(filler, parts, narrow, converted, progress)
     filler.save()
-    return LoweredGenerating([program_entry(part.program, SPECIFICATION) for part in parts])
+    return Lowered("coreml", [program_entry(part.program, SPECIFICATION) for part in parts])
 
 
 def _fill(

@@ -9,7 +9,6 @@ from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import (
     Footprint,
     Lowered,
-    LoweredGenerating,
     Program,
     Progress,
     Target,
@@ -30,12 +29,8 @@ class CoremlTarget(Target):
         return lower_coreml(graph, folder, progress, half=config.compute == "fp16")
 
     def lower_generating(
-        self,
-        graph: TrainingGraph,
-        config: TrainingSettings,
-        folder: Path,
-        progress: Progress,
-    ) -> LoweredGenerating:
+        self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
+    ) -> Lowered:
         """Functions of the same package."""
         from zoexport.targets.coreml.lower import lower_generating
 

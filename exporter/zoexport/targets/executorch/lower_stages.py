@@ -60,8 +60,7 @@ def lower_stages(
     except Exception as error:
         raise refused("lowering to ExecuTorch", error) from error
     required, backends = write_programs(executorch, folder, file)
-    delegates: dict[str, list[str]] = {name: [] for name in fallback}
-    return Lowered("executorch", programs, required, delegates, fallback, backends=backends)
+    return Lowered("executorch", programs, required, fallback_ops=fallback, backends=backends)
 
 
 def lowered_program(program: Program) -> Program:

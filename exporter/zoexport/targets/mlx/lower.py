@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from zoexport.core.types import Lowered, LoweredGenerating, Program, Progress, Stage, TrainingGraph
+from zoexport.core.types import Lowered, Program, Progress, Stage, TrainingGraph
 from zoexport.ir.graphs import arguments, copy_program, identifier, is_call, zo
 from zoexport.ir.lengths import close_sizes, row_lengths
 from zoexport.ir.noise import take_noise, without_noise
@@ -40,9 +40,6 @@ def lower_mlx(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered
     return Lowered(
         "mlx",
         entries,
-        required_ops=[],
-        delegates={name: [] for name in graph.programs},
-        fallback_ops={name: {} for name in graph.programs},
         packing=_packing(graph),
         notes=[_NOTE.format(version=version("mlx"))],
         tools=("mlx",),
@@ -50,7 +47,7 @@ def lower_mlx(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered
     )
 
 
-def lower_generating(graph: TrainingGraph, folder: Path, progress: Progress) -> LoweredGenerating:
+def lower_generating(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered:
     """Lower the programs that generate into ``folder``, with a trace for each length in the file of a family.
 
     Returns:
@@ -69,7 +66,7 @@ def lower_generating(graph: TrainingGraph, folder: Path, progress: Progress) -> 
         for function in functions
     ]
     _store_packed(graph)
-    return LoweredGenerating(entries)
+    return Lowered("mlx", entries)
 
 
 def _unperturbed_integers(program: Program) -> None:

@@ -9,7 +9,6 @@ from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import (
     Footprint,
     Lowered,
-    LoweredGenerating,
     LoweringMemory,
     Program,
     Progress,
@@ -31,12 +30,8 @@ class MlxTarget(Target):
         return lower_mlx(graph, folder, progress)
 
     def lower_generating(
-        self,
-        graph: TrainingGraph,
-        config: TrainingSettings,
-        folder: Path,
-        progress: Progress,
-    ) -> LoweredGenerating:
+        self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
+    ) -> Lowered:
         """A file of functions for each family of programs."""
         from zoexport.targets.mlx.lower import lower_generating
 

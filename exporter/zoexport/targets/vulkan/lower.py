@@ -56,9 +56,6 @@ def lower_vulkan(
     return Lowered(
         "vulkan",
         [program_entry(calls.program, FILE, calls.program.inputs) for calls in made],
-        required_ops=[],
-        delegates={name: [] for name in graph.programs},
-        fallback_ops={name: {} for name in graph.programs},
         notes=notes,
     )
 

@@ -11,7 +11,6 @@ from zoexport.core.types import (
     Fallback,
     Footprint,
     Lowered,
-    LoweredGenerating,
     Progress,
     Target,
     TrainingGraph,
@@ -41,13 +40,12 @@ class VulkanTarget(Target):
 
     def lower_generating(
         self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
-    ) -> LoweredGenerating:
+    ) -> Lowered:
         """The CPU's programs: a call of one token is too little work for a GPU to be worth its start."""
         from zoexport.targets.executorch.lower_stages import lower_stages
         from zoexport.targets.executorch.program_file import GENERATING
 
-        lowered = lower_stages(graph, folder, progress, GENERATING)
-        return LoweredGenerating(lowered.programs, lowered.required_ops, lowered.engine)
+        return lower_stages(graph, folder, progress, GENERATING)
 
     def footprints(
         self, graph: TrainingGraph, config: TrainingSettings, progress: Progress

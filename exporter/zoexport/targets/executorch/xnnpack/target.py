@@ -11,7 +11,6 @@ from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import (
     Footprint,
     Lowered,
-    LoweredGenerating,
     LoweringMemory,
     Problem,
     Program,
@@ -87,18 +86,13 @@ class XnnpackTarget(Target):
         return lower_xnnpack(graph, folder, progress)
 
     def lower_generating(
-        self,
-        graph: TrainingGraph,
-        config: TrainingSettings,
-        folder: Path,
-        progress: Progress,
-    ) -> LoweredGenerating:
+        self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
+    ) -> Lowered:
         """One .pte of their own, of zoexport's own kernels, which read a row of activations as fast as weights come."""
         from zoexport.targets.executorch.lower_stages import lower_stages
         from zoexport.targets.executorch.program_file import GENERATING
 
-        lowered = lower_stages(graph, folder, progress, GENERATING)
-        return LoweredGenerating(lowered.programs, lowered.required_ops)
+        return lower_stages(graph, folder, progress, GENERATING)
 
     def footprint(self, graph: TrainingGraph, program: Program) -> Footprint:
         """Return what ExecuTorch plans."""
