@@ -1,9 +1,8 @@
 """Footprints: what lowered programs take, from their graphs alone.
 
-Programs of layers are fused as they are when they are lowered, and ExecuTorch's own planner places their tensors: the
-same bytes as in the program file. Whole programs are delegated to XNNPACK, which has memory of its own for what its
-parts compute; there the same planner gives an estimate of both, with results of elementwise operations in their
-operand's place, as XNNPACK has them.
+Programs of layers are fused and planned as they are when they are lowered: the same bytes as in the program file.
+Whole programs are delegated to XNNPACK, which has memory of its own for what its parts compute; there ExecuTorch's
+planner gives an estimate of both, with results of elementwise operations in their operand's place, as XNNPACK has them.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from zoexport.ir.graphs import (
     shape_of,
     zo,
 )
+from zoexport.targets.executorch.emit import planned
 from zoexport.targets.executorch.layouts import is_layout
 from zoexport.targets.executorch.lower_stages import lowered_program
 
@@ -75,7 +75,7 @@ def split_footprint(program: Program) -> Footprint:
         if is_call(node, aten.view, aten._unsafe_view) and node not in returned
     }
     return Footprint(
-        _planned(nodes, aliases, set()) + _rounded(nodes),
+        planned(fused)[1] + _rounded(nodes),
         # A thread keeps what its products took, and what attention did, beside each other.
         max((_scratch(node) for node in nodes if is_call(node, *_PRODUCTS)), default=0)
         + sum(
@@ -98,7 +98,7 @@ def whole_footprint(program: Program) -> Footprint:
     }
     # What our own operators read and give passes between delegates.
     between = {_owner(end, aliases) for node in nodes if is_own(node) for end in _ends(node)}
-    planned = _planned(nodes, aliases, set(), between)
+    outside = _planned(nodes, aliases, set(), between)
     delegated = _planned(nodes, aliases, in_place, set(nodes) - between)
     delegated += _rounded(nodes) + _DELEGATED_CALL * sum(
         is_call(node, *_PRODUCTS) and not is_call(node, *_ROUNDED) for node in nodes
@@ -106,7 +106,7 @@ def whole_footprint(program: Program) -> Footprint:
     labels = [node for node in nodes if is_call(node, *_LABELS)]
     delegated += sum(_of_labels(node) for node in labels)
     scratch = 4 * _LABEL_ROWS * _LABEL_COLUMNS if labels else 0
-    return Footprint(planned + delegated, scratch, _moved(nodes, aliases))
+    return Footprint(outside + delegated, scratch, _moved(nodes, aliases))
 
 
 def _of_labels(node: Node) -> int:

@@ -10,20 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-import torch
-from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
-
 from zoexport.core.types import Lowered, Program, Progress, TrainingGraph
-from zoexport.core.untouched import untouched_zeros
-from zoexport.ir.capture import quiet
-from zoexport.ir.graphs import copy_program, identifier
+from zoexport.ir.graphs import copy_program
 from zoexport.targets.entries import program_entry
-from zoexport.targets.executorch.exported import stated
 from zoexport.targets.executorch.fuse_rows import fuse_rows
 from zoexport.targets.executorch.join_linears import join_linears
-from zoexport.targets.executorch.needed_passes import needed_passes_only
 from zoexport.targets.executorch.products import write_products
-from zoexport.targets.executorch.program_file import FILE, callers_memory, refused, write_programs
+from zoexport.targets.executorch.program_file import FILE, refused
 from zoexport.targets.executorch.row_rules import decompose
 
 
@@ -35,32 +28,21 @@ def lower_stages(
     Raises:
         LoweringError: ExecuTorch refused a program.
     """
-    from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
+    from zoexport.targets.executorch.emit import write
 
-    exported = {}
-    fallback = {}
-    programs = []
+    fused = {}
     for number, (name, program) in enumerate(graph.programs.items()):
         progress("lowering programs", number / len(graph.programs))
-        fused = lowered_program(program)
-        fallback[name] = _of_the_runtime(fused)
-        exported[identifier(name)] = _exported(fused)
-        # What only a result nobody reads needed is no input any more, such as the bias of a layer's last norm backward.
-        programs.append(program_entry(fused, file, fused.inputs))
+        fused[name] = lowered_program(program)
     progress("writing the program file", None)
     try:
-        with quiet(), needed_passes_only([*exported.values()]):
-            edge = to_edge(
-                exported,
-                compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True),
-            )
-            executorch = edge.to_executorch(
-                ExecutorchBackendConfig(memory_planning_pass=callers_memory())
-            )
+        required = write(fused.values(), folder / file)
     except Exception as error:
         raise refused("lowering to ExecuTorch", error) from error
-    required, backends = write_programs(executorch, folder, file)
-    return Lowered("executorch", programs, required, fallback_ops=fallback, backends=backends)
+    # What only a result nobody reads needed is no input any more, such as the bias of a layer's last norm backward.
+    programs = [program_entry(program, file, program.inputs) for program in fused.values()]
+    fallback = {name: _of_the_runtime(program) for name, program in fused.items()}
+    return Lowered("executorch", programs, required, fallback_ops=fallback)
 
 
 def lowered_program(program: Program) -> Program:
@@ -75,20 +57,6 @@ def fused_program(program: Program) -> Program:
     write_products(fused)
     fuse_rows(fused)
     return fused
-
-
-def _exported(program: Program) -> torch.export.ExportedProgram:
-    inputs: list[InputSpec] = []
-    for node in program.module.graph.nodes:
-        if node.op == "placeholder":
-            node.name = node.target = f"arguments_{len(inputs)}"
-            inputs.append(InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None))
-    # The exported program keeps them, and there is one for each length.
-    example = tuple(
-        untouched_zeros(tuple(value.sizes()), getattr(torch, value.dtype))
-        for value in program.inputs
-    )
-    return stated(program.module, inputs, example)
 
 
 def _of_the_runtime(program: Program) -> dict[str, int]:

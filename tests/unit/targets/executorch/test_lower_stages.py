@@ -11,6 +11,7 @@ from tests.support.native import load_library
 from tests.support.splits import arguments, difference, tiny_graph
 from zoexport.core.errors import LoweringError
 from zoexport.core.types import TrainingGraph
+from zoexport.targets.executorch import emit
 from zoexport.targets.executorch.lower_stages import lower_stages
 from zoexport.targets.executorch.program_file import FILE
 
@@ -73,12 +74,10 @@ def test_what_is_said_of_the_programs(tmp_path: Path) -> None:
 def test_a_refusal_of_ExecuTorch_is_one_clear_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from executorch import exir
-
     def refuse(*_: object, **__: object) -> None:
         raise ValueError("no such\nthing")
 
-    monkeypatch.setattr(exir, "to_edge", refuse)
+    monkeypatch.setattr(emit, "serialize_pte_binary", refuse)
     graph = shortest("llama_tied", "int4")
     one = dataclasses.replace(graph, programs={"head": graph.programs["head"]})
     with pytest.raises(LoweringError, match="ValueError: no such") as error:
