@@ -82,8 +82,12 @@ TEMPLATES = {
     "qwen3": _QWEN3,
 }
 OTHERS = {
-    "nothing": ("{{ raise_exception('no') }}", "refuses a user's message alone"),
-    "a broken one": ("{% for %}", "refuses a user's message alone"),
+    "nothing": ("{{ raise_exception('no') }}", "cannot be run: messages: no"),
+    "a broken one": ("{% for %}", "line 1"),
+    "one without an end": (
+        "{% for a in range(9999) %}" * 3 + "{% endfor %}" * 3,
+        "memory and time",
+    ),
     "a file": ("{% if false %}{% include 'x' %}{% endif %}a", "line 1: 'include'"),
     "letters": ("{{ messages[0].role }}{{ 'é' | upper }}", "capital letters"),
 }

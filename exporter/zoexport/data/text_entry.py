@@ -39,13 +39,38 @@ def chat_entry(tokenizer: Any) -> dict[str, Any]:
         for name, token in tokenizer.special_tokens_map.items()
         if isinstance(token, str)
     }
-    chat = {
-        "template": tokenizer.get_chat_template(),
-        "tokens": tokens,
-        "end_tokens": _turn_ends(tokenizer),
-    }
-    reason = _written_otherwise(tokenizer, chat)
-    return {"chat": chat} if reason is None else {"no_chat": reason}
+    chat = {"template": tokenizer.get_chat_template(), "tokens": tokens, "end_tokens": []}
+    turns = [
+        {"role": role, "content": f"\n {role} {number}."}
+        for number, role in enumerate(("user", "assistant", "user"))
+    ]
+    ends: set[int] = set()
+    with Tokenizer.parse(
+        tokenizer.backend_tokenizer.to_str(),
+        max_length=2,
+        vocab_size=2**31 - 1,
+        text={"end_tokens": [], "chat": chat},
+    ) as session:
+        for messages in (turns[:1], turns, turns[:2]):
+            reply = messages[-1]["role"] == "user"
+            # Ours first: it ends, whatever the template is.
+            try:
+                text = session.chat(messages, reply=reply)
+            except (BundleError, DataError) as error:
+                if len(messages) > 1:
+                    continue
+                return {
+                    "no_chat": f"a chat template that cannot be run: {error.where}: {error.found}"
+                }
+            if text != _written(tokenizer, messages, reply=reply):
+                return {"no_chat": "a chat template that is written otherwise by transformers"}
+            answer = turns[1]["content"].strip()
+            if answer in text:
+                # The special token behind an answer ends what is generated.
+                rest = text.rpartition(answer)[2]
+                ends.update(tokenizer.encode(rest, add_special_tokens=False)[:1])
+    chat["end_tokens"] = sorted(ends & set(tokenizer.all_special_ids))
+    return {"chat": chat}
 
 
 def tokenizer_of(loaded: Any, max_length: int, *, masked: bool = False) -> Tokenizer:
@@ -103,43 +128,3 @@ def _written(tokenizer: Any, messages: list[dict[str, str]], *, reply: bool) -> 
         )
     except (TemplateError, TypeError, ValueError, KeyError, AttributeError, IndexError):
         return None
-
-
-def _turn_ends(tokenizer: Any) -> list[int]:
-    """The special token that the template writes behind an answer."""
-    mark = "Mark0Zq"
-    asked = {"role": "user", "content": "a"}
-    turns = [asked, {"role": "assistant", "content": mark}]
-    texts = (_written(tokenizer, [*turns, *after], reply=False) for after in ((), (asked,)))
-    ends = [text.rpartition(mark)[2] for text in texts if text is not None]
-    first = {tuple(tokenizer.encode(end, add_special_tokens=False)[:1]) for end in ends}
-    special = set(tokenizer.all_special_ids)
-    return sorted(token for tokens in first for token in tokens if token in special)
-
-
-def _written_otherwise(tokenizer: Any, chat: dict[str, Any]) -> str | None:
-    """Why the session cannot use a chat template: it writes a first conversation otherwise than transformers."""
-    turns = [
-        {"role": role, "content": f" {role} {number}.\n"}
-        for number, role in enumerate(("user", "assistant", "user"))
-    ]
-    whole = (turns[:1], turns, turns[:2])
-    expected = [_written(tokenizer, one, reply=one[-1] is not turns[1]) for one in whole]
-    if expected[0] is None:
-        return "a chat template that refuses a user's message alone"
-    session = Tokenizer.parse(
-        tokenizer.backend_tokenizer.to_str(),
-        max_length=2,
-        vocab_size=2**31 - 1,
-        text={"end_tokens": [], "chat": chat},
-    )
-    for messages, text in zip(whole, expected, strict=True):
-        try:
-            if (
-                text is not None
-                and session.chat(messages, reply=messages[-1] is not turns[1]) != text
-            ):
-                return "a chat template that the session writes otherwise than transformers"
-        except (BundleError, DataError) as error:
-            return f"a chat template that the session cannot run ({error.where}: {error.found})"
-    return None
