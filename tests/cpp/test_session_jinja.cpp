@@ -48,6 +48,24 @@ void test_limits() {
   CHECK(rendered(loops) == "fails: more than it may use of memory and time");
   CHECK(rendered("{% set ns = namespace(x='ab') %}{% for a in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}") ==
         "fails: more than it may use of memory and time");
+  // Each of these takes seconds, or gigabytes, where one thing is not counted.
+  const std::string big = "{% set b = 'x' * 99999 %}{% set b = b * 99 %}";
+  const std::string doubled =
+      "{% set ns = namespace(l=[1], m=[1]) %}{% for i in range(50) %}{% set ns.l = [ns.l, ns.l] %}"
+      "{% set ns.m = [ns.m, ns.m] %}{% endfor %}";
+  for (const std::string& source :
+       {big + "{% for i in range(100000) %}{% set c = b + 'x' %}{% endfor %}", doubled + "{{ ns.l }}",
+        doubled + "{{ ns.l | tojson }}", doubled + "{{ ns.l == ns.m }}",
+        big + "{% for i in range(1000) %}{% set c = b.replace('x', '') %}{% endfor %}",
+        big + "{% for i in range(1000) %}{% set c = b | int %}{% endfor %}", big + "{{ b | list }}",
+        big + "{{ b.split('x') }}", big + "{{ [b] * 2 }}", big + "{{ (b[::-1]) }}",
+        big + "{{ [b, b, b, b, b, b, b, b, b] | join }}",
+        std::string("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"),
+        big + "{{ range(999) | map(attribute=b) | list }}",
+        big + "{% for i in range(999) %}{{ b in b }}{% endfor %}"}) {
+    CHECK(rendered(source).rfind("fails: ", 0) == 0);
+  }
+  CHECK(rendered(big + "{% for i in range(99999) %}{% if b %}{% endif %}{% endfor %}ends") == "ends");
   CHECK(rendered("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}") ==
         "fails: macros that call one another without an end");
   CHECK(

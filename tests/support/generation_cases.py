@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from tests.support.chat_templates import said
 from tests.support.compiled import Compiler
 from zoexport.api import Bundle
 from zoexport.session import Sampling, Session
@@ -66,7 +67,7 @@ def _made(session: Session, case: dict[str, Any], *, stop: bool = False) -> dict
     sampling = Sampling(**case.get("sampling", {}))
     stops: list[str] = []
     options: dict[str, Any] = {
-        "messages": case.get("messages", []),
+        "messages": [said(*one) for one in case.get("messages", [])],
         "adapter": case.get("adapter"),
         "max_new_tokens": TOKENS,
         "sampling": sampling,

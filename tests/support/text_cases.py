@@ -108,4 +108,14 @@ def check_state(state: Path, expected: Path) -> None:
             # The header of work.bin names the file itself, and the system's last start.
             first = 4096 if name == "work.bin" else 0
             found, wanted = ((folder / name).read_bytes()[first:] for folder in (state, expected))
+            if name == "run.json":
+                found, wanted = (_of_tokens(content) for content in (found, wanted))
             assert found == wanted, f"{state / name}"
+
+
+def _of_tokens(content: bytes) -> bytes:
+    """run.json as it is of examples that came as tokens, of which nobody knows what they were."""
+    run = json.loads(content)
+    del run["crc32"]
+    run["data"].pop("conversations", None)
+    return json.dumps(run).encode()

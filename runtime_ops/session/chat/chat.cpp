@@ -9,15 +9,41 @@
 namespace zoexport {
 namespace {
 
+// Names of an assistant's thoughts, of which templates read the first or, as gpt-oss's, the second.
+constexpr std::array kThoughts = {"reasoning_content", "thinking", "reasoning"};
+
+// Without nulls, which templates would write as None, and with the thoughts under the names that templates read.
+Message as_transformers_gives(const Message& message) {
+  Message given = Message::object();
+  const char* const* thought = std::find_if(kThoughts.begin(), kThoughts.end(), [&](const char* name) {
+    return message.contains(name) && !message[name].is_null();
+  });
+  if (thought != kThoughts.end()) {
+    given["thinking"] = message[*thought];
+  }
+  for (const auto& entry : message.items()) {
+    if (!entry.value().is_null()) {
+      given[entry.key()] = entry.value();
+    }
+  }
+  if (thought != kThoughts.end()) {
+    given["reasoning_content"] = message[*thought];
+  }
+  return given;
+}
+
 // Of OpenAI's messages: they tell messages and calls apart, and are nothing that is said.
 constexpr std::array kLabels = {"id", "name", "tool_call_id"};
 
 // The first key of a message, with something behind it, that the template did not ask for; empty without one.
 std::string unread(const jinja::Dict& message, const Message& given) {
+  const auto read = [&](const std::string& key) { return message.read.count(key) > 0; };
+  const bool thoughts = std::any_of(kThoughts.begin(), kThoughts.end(), read);
   for (const auto& entry : given.items()) {
     const bool nothing = entry.value().empty() || entry.value() == "" ||
                          std::find(kLabels.begin(), kLabels.end(), entry.key()) != kLabels.end();
-    if (!nothing && !message.all_read && message.read.count(entry.key()) == 0) {
+    const bool thought = std::find(kThoughts.begin(), kThoughts.end(), entry.key()) != kThoughts.end();
+    if (!nothing && !message.all_read && !(thought ? thoughts : read(entry.key()))) {
       return entry.key();
     }
   }
@@ -58,13 +84,7 @@ Result<jinja::Rendered> Chat::write(const std::vector<Message>& messages, const 
                                     std::time_t now) const {
   jinja::List list;
   for (const Message& one : messages) {
-    Message without_nulls = Message::object();  // as transformers does, since templates write None where a key is null
-    for (const auto& entry : one.items()) {
-      if (!entry.value().is_null()) {
-        without_nulls[entry.key()] = entry.value();
-      }
-    }
-    list.push_back(jinja::from_json(without_nulls));
+    list.push_back(jinja::from_json(as_transformers_gives(one)));
   }
   jinja::Dict variables;
   // As transformers gives them; documents are of retrieval, which no data set here has.

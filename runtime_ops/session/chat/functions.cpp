@@ -11,8 +11,9 @@
 namespace zoexport::jinja {
 namespace {
 
-constexpr size_t kMostSpent = size_t{1} << 27;
 constexpr size_t kOfElement = sizeof(Value);
+constexpr size_t kLongestName = 60;  // of what is not there, for messages
+constexpr size_t kOfCharacter = 128;  // a list's element, its text, and what both were made of
 
 std::string kind(const Value& value) {
   if (const auto* undefined = value.as<Undefined>()) {
@@ -25,6 +26,8 @@ std::string kind(const Value& value) {
          : value.number()          ? "a number"
                                    : "a function or namespace";
 }
+
+Value missing(const std::string& name) { return Value::Held(Undefined{name.substr(0, kLongestName)}); }
 
 Value made(Costs& costs, std::string text) { return costs.spend(text.size()) ? Value(std::move(text)) : Value(); }
 
@@ -58,7 +61,7 @@ using Filter = Value (*)(Costs&, const Value&, const Arguments&);
 
 Value length(Costs& costs, const Value& value, const Arguments&) {
   if (const std::string* text = value.text()) {
-    return static_cast<int64_t>(characters(*text).size());
+    return static_cast<int64_t>(count(*text));
   }
   if (const Dict* dict = value.dict()) {
     return static_cast<int64_t>(dict->entries.size());
@@ -69,8 +72,8 @@ Value length(Costs& costs, const Value& value, const Arguments&) {
 // The attribute of an element that a filter was given, such as "a.b", or else the element.
 Value part(Costs& costs, const Value& value, const Value* path) {
   Value result = value;
-  if (path != nullptr && path->text() != nullptr) {
-    for (const Value& name : split(*path->text(), ".", -1, false)) {
+  if (path != nullptr && path->text() != nullptr && costs.spend(path->text()->size())) {
+    for (const Value& name : split(costs, *path->text(), ".", -1, false)) {
       const bool number = !name.text()->empty() && name.text()->find_first_not_of("0123456789") == std::string::npos;
       const int64_t index = number ? std::strtoll(name.text()->c_str(), nullptr, 10) : 0;
       result = number ? item(costs, result, index) : attribute(result, *name.text());
@@ -84,32 +87,33 @@ Value join(Costs& costs, const Value& value, const Arguments& arguments) {
   bool first = true;
   const std::string separator = arguments.text(0, "d", "");
   for (const Value& one : elements(costs, value)) {
-    result += (first ? "" : separator) + written(part(costs, one, arguments.get(1, "attribute")));
-    first = false;
-    if (!costs.spend(separator.size())) {
+    const std::string piece = written(costs, part(costs, one, arguments.get(1, "attribute")));
+    if (!costs.spend(separator.size() + piece.size())) {
       break;
     }
+    result += (first ? "" : separator) + piece;
+    first = false;
   }
   return made(costs, result);
 }
 
 Value to_json(Costs& costs, const Value& value, const Arguments& arguments) {
-  const Value* indent = arguments.get(2, "indent");
-  const Value* by_place = arguments.named.empty() && !arguments.positional.empty() ? &arguments.positional[0] : nullptr;
-  indent = indent == nullptr ? by_place : indent;
-  const int64_t width = indent == nullptr || !indent->integer() ? -1 : *indent->integer();
-  if (width > 16) {
-    return costs.fail("an indent of more than 16");
+  const auto flag = [&](size_t place, const char* name) {
+    const Value* found = arguments.get(place, name);
+    return found != nullptr && found->truth();
+  };
+  JsonLayout layout = {flag(0, "ensure_ascii"), std::nullopt, std::nullopt, flag(3, "sort_keys")};
+  if (const Value* indent = arguments.get(1, "indent"); indent != nullptr && !indent->none()) {
+    const int64_t width = std::clamp<int64_t>(indent->integer().value_or(0), 0, 64);
+    layout.indent = indent->text() != nullptr ? *indent->text() : std::string(static_cast<size_t>(width), ' ');
   }
-  std::string item_separator = ", ", key_separator = ": ";
-  if (const Value* given = arguments.get(3, "separators"); given != nullptr && given->list() != nullptr) {
+  if (const Value* given = arguments.get(2, "separators"); given != nullptr && given->list() != nullptr) {
     if (given->list()->size() != 2) {
       return costs.fail("other than two separators");
     }
-    item_separator = written((*given->list())[0]);
-    key_separator = written((*given->list())[1]);
+    layout.separators.emplace(written(costs, (*given->list())[0]), written(costs, (*given->list())[1]));
   }
-  const auto text = json_text(value, width, item_separator, key_separator);
+  const auto text = json_text(costs, value, layout);
   return text ? made(costs, *text) : costs.fail("tojson of " + kind(value));
 }
 
@@ -122,14 +126,14 @@ Value indented(Costs& costs, const Value& value, const Arguments& arguments) {
   const Value* empty = arguments.get(2, "blank");
   std::string result;
   bool begin = true;
-  for (const Value& line : split(written(value), "\n", -1, false)) {
+  for (const Value& line : lines_of(costs, written(costs, value) + "\n")) {
     const bool indents =
         begin ? first != nullptr && first->truth() : !line.text()->empty() || (empty != nullptr && empty->truth());
-    result += (begin ? "" : "\n") + (indents ? indent : "") + *line.text();
-    begin = false;
-    if (!costs.spend(indent.size())) {
+    if (!costs.spend(line.text()->size() + indent.size())) {
       break;
     }
+    result += (begin ? "" : "\n") + (indents ? indent : "") + *line.text();
+    begin = false;
   }
   return made(costs, result);
 }
@@ -145,13 +149,13 @@ Value sorted(Costs& costs, const Value& value, const Arguments& arguments) {
     keyed.emplace_back(key.text() != nullptr && !exact ? Value(lower(*key.text())) : key, one);
   }
   for (size_t i = 1; i < keyed.size(); ++i) {
-    if (!order(keyed[0].first, keyed[i].first)) {
+    if (!order(costs, keyed[0].first, keyed[i].first)) {
       return costs.fail("a sort of " + kind(keyed[0].first) + " and " + kind(keyed[i].first));
     }
   }
   const bool down = reverse != nullptr && reverse->truth();
   std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
-    return order(down ? b.first : a.first, down ? a.first : b.first).value_or(0) < 0;
+    return order(costs, down ? b.first : a.first, down ? a.first : b.first).value_or(0) < 0;
   });
   for (size_t i = 0; i < list.size(); ++i) {
     list[i] = keyed[i].second;
@@ -188,7 +192,7 @@ Value mapped(Costs& costs, const Value& value, const Arguments& arguments) {
   List result;
   const Value* path = arguments.get(SIZE_MAX, "attribute");
   const Value* otherwise = arguments.get(SIZE_MAX, "default");
-  if (path == nullptr && (arguments.positional.empty() || !known_filter(written(arguments.positional[0])))) {
+  if (path == nullptr && (arguments.positional.empty() || !known_filter(written(costs, arguments.positional[0])))) {
     return costs.fail("map without an attribute or a filter");
   }
   for (const Value& one : elements(costs, value)) {
@@ -197,7 +201,8 @@ Value mapped(Costs& costs, const Value& value, const Arguments& arguments) {
       result.push_back(found.undefined() && otherwise != nullptr ? *otherwise : found);
     } else {
       const auto& given = arguments.positional;
-      result.push_back(filtered(costs, written(given[0]), one, {{given.begin() + 1, given.end()}, arguments.named}));
+      result.push_back(
+          filtered(costs, written(costs, given[0]), one, {{given.begin() + 1, given.end()}, arguments.named}));
     }
     if (costs.failed()) {
       break;
@@ -210,7 +215,7 @@ Value mapped(Costs& costs, const Value& value, const Arguments& arguments) {
 Value selected(Costs& costs, const Value& value, const Arguments& arguments, bool by_attribute, bool wanted) {
   const auto& given = arguments.positional;
   const size_t name = by_attribute ? 1 : 0;
-  if (given.size() < name || (given.size() > name && !known_test(written(given[name])))) {
+  if (given.size() < name || (given.size() > name && !known_test(written(costs, given[name])))) {
     return costs.fail("select without an attribute or with an unknown test");
   }
   List result;
@@ -218,7 +223,7 @@ Value selected(Costs& costs, const Value& value, const Arguments& arguments, boo
     const Value tried = by_attribute ? part(costs, one, given.data()) : one;
     const bool truth = given.size() <= name
                            ? tried.truth()
-                           : tested(costs, written(given[name]), tried,
+                           : tested(costs, written(costs, given[name]), tried,
                                     {{given.begin() + static_cast<ptrdiff_t>(name) + 1, given.end()}, {}});
     if (truth == wanted) {
       result.push_back(one);
@@ -227,17 +232,31 @@ Value selected(Costs& costs, const Value& value, const Arguments& arguments, boo
   return made(costs, std::move(result));
 }
 
-Value whole(Costs&, const Value& value, const Arguments& arguments) {
-  if (const double* number = value.as<double>(); number != nullptr && std::abs(*number) < 9e18) {
-    return static_cast<int64_t>(*number);
+// As int() of Python has it of a number, or else of what float() reads.
+Value whole(Costs& costs, const Value& value, const Arguments& arguments) {
+  double number = 0;
+  if (const auto found = value.integer()) {
+    return *found;
   }
-  if (const auto number = value.integer()) {
-    return *number;
+  if (const double* found = value.as<double>()) {
+    number = *found;
+  } else {
+    std::string text = cut(written(costs, value), std::nullopt, true, true);
+    text.erase(std::remove(text.begin(), text.end(), '_'), text.end());
+    char* end = nullptr;
+    const long long integer = std::strtoll(text.c_str(), &end, 10);
+    if (text.empty() || text.find_first_not_of("0123456789+-.eE") != std::string::npos) {
+      return arguments.integer(0, "default", 0);
+    }
+    if (*end == '\0') {
+      return int64_t{integer};
+    }
+    number = std::strtod(text.c_str(), &end);
+    if (*end != '\0') {
+      return arguments.integer(0, "default", 0);
+    }
   }
-  const std::string text = cut(written(value), std::nullopt, true, true);
-  char* end = nullptr;
-  const long long found = std::strtoll(text.c_str(), &end, 10);
-  return !text.empty() && *end == '\0' ? Value(int64_t{found}) : Value(arguments.integer(0, "default", 0));
+  return std::abs(number) < 9e18 ? Value(static_cast<int64_t>(number)) : costs.fail("a number beyond 64 bits");
 }
 
 Value otherwise(Costs&, const Value& value, const Arguments& arguments) {
@@ -257,7 +276,7 @@ Value end_of(Costs& costs, const Value& value, bool first) {
 const std::map<std::string, Filter>& filters() {
   static const auto* const known = new std::map<std::string, Filter>{
       {"capitalize", [](Costs& costs, const Value& value,
-                        const Arguments&) { return in_case(costs, written(value), Case::kCapital); }},
+                        const Arguments&) { return in_case(costs, written(costs, value), Case::kCapital); }},
       {"count", length},
       {"d", otherwise},
       {"default", otherwise},
@@ -270,30 +289,31 @@ const std::map<std::string, Filter>& filters() {
       {"last", [](Costs& costs, const Value& value, const Arguments&) { return end_of(costs, value, false); }},
       {"length", length},
       {"list", [](Costs& costs, const Value& value, const Arguments&) { return made(costs, elements(costs, value)); }},
-      {"lower", [](Costs& costs, const Value& value, const Arguments&) { return made(costs, lower(written(value))); }},
+      {"lower",
+       [](Costs& costs, const Value& value, const Arguments&) { return made(costs, lower(written(costs, value))); }},
       {"map", mapped},
       {"reject", [](Costs& costs, const Value& value,
                     const Arguments& given) { return selected(costs, value, given, false, false); }},
       {"rejectattr", [](Costs& costs, const Value& value,
                         const Arguments& given) { return selected(costs, value, given, true, false); }},
       {"replace", [](Costs& costs, const Value& value,
-                     const Arguments& given) { return method(costs, written(value), "replace", given); }},
+                     const Arguments& given) { return method(costs, written(costs, value), "replace", given); }},
       {"safe", [](Costs&, const Value& value, const Arguments&) { return value; }},
       {"select", [](Costs& costs, const Value& value,
                     const Arguments& given) { return selected(costs, value, given, false, true); }},
       {"selectattr", [](Costs& costs, const Value& value,
                         const Arguments& given) { return selected(costs, value, given, true, true); }},
       {"sort", sorted},
-      {"string", [](Costs& costs, const Value& value, const Arguments&) { return made(costs, written(value)); }},
-      {"title",
-       [](Costs& costs, const Value& value, const Arguments&) { return in_case(costs, written(value), Case::kWords); }},
+      {"string", [](Costs& costs, const Value& value, const Arguments&) { return made(costs, written(costs, value)); }},
+      {"title", [](Costs& costs, const Value& value,
+                   const Arguments&) { return in_case(costs, written(costs, value), Case::kWords); }},
       {"tojson", to_json},
       {"trim",
        [](Costs& costs, const Value& value, const Arguments& given) {
-         return made(costs, cut(written(value), optional_text(given, 0, "chars"), true, true));
+         return made(costs, cut(written(costs, value), optional_text(given, 0, "chars"), true, true));
        }},
-      {"upper",
-       [](Costs& costs, const Value& value, const Arguments&) { return in_case(costs, written(value), Case::kUpper); }},
+      {"upper", [](Costs& costs, const Value& value,
+                   const Arguments&) { return in_case(costs, written(costs, value), Case::kUpper); }},
   };
   return *known;
 }
@@ -301,7 +321,7 @@ const std::map<std::string, Filter>& filters() {
 using Test = bool (*)(Costs&, const Value&, const Value&);
 
 bool compared(Costs& costs, const Value& a, const Value& b, bool (*holds)(int)) {
-  const auto found = order(a, b);
+  const auto found = order(costs, a, b);
   if (!found) {
     costs.fail("a comparison of " + kind(a) + " and " + kind(b));
   }
@@ -313,8 +333,8 @@ bool at_most(int found) { return found <= 0; }
 bool more(int found) { return found > 0; }
 bool at_least(int found) { return found >= 0; }
 
-bool same(Costs&, const Value& a, const Value& b) { return equal(a, b); }
-bool differs(Costs&, const Value& a, const Value& b) { return !equal(a, b); }
+bool same(Costs& costs, const Value& a, const Value& b) { return equal(costs, a, b); }
+bool differs(Costs& costs, const Value& a, const Value& b) { return !equal(costs, a, b); }
 
 const std::map<std::string, Test>& tests() {
   static const auto* const known = new std::map<std::string, Test>{
@@ -383,21 +403,21 @@ bool ends(const std::string& text, const std::string& with) {
 }
 
 // Of startswith and endswith, which take several.
-bool any_of(const Arguments& arguments, const std::string& text,
+bool any_of(Costs& costs, const Arguments& arguments, const std::string& text,
             bool (*holds)(const std::string&, const std::string&)) {
   const Value* given = arguments.get(0, "prefix");
   if (given != nullptr && given->list() != nullptr) {
     return std::any_of(given->list()->begin(), given->list()->end(),
-                       [&](const Value& one) { return holds(text, written(one)); });
+                       [&](const Value& one) { return holds(text, written(costs, one)); });
   }
-  return given != nullptr && holds(text, written(*given));
+  return given != nullptr && holds(text, written(costs, *given));
 }
 
 using Method = Value (*)(Costs&, const std::string&, const Arguments&);
 
 Value find(Costs&, const std::string& text, const Arguments& given) {
   const size_t found = text.find(given.text(0, "sub", ""));
-  return found == std::string::npos ? int64_t{-1} : static_cast<int64_t>(characters(text.substr(0, found)).size());
+  return found == std::string::npos ? int64_t{-1} : static_cast<int64_t>(count(text.substr(0, found)));
 }
 
 Value splits(Costs& costs, const std::string& text, const Arguments& given, bool right) {
@@ -405,7 +425,7 @@ Value splits(Costs& costs, const std::string& text, const Arguments& given, bool
   if (separator && separator->empty()) {
     return costs.fail("a split at an empty text");
   }
-  return made(costs, split(text, separator, given.integer(1, "maxsplit", -1), right));
+  return Value(split(costs, text, separator, given.integer(1, "maxsplit", -1), right));
 }
 
 const std::map<std::string, Method>& methods() {
@@ -416,10 +436,10 @@ const std::map<std::string, Method>& methods() {
        [](Costs& costs, const std::string& text, const Arguments& given) -> Value {
          const std::string sub = given.text(0, "sub", "");
          return sub.empty() ? costs.fail("the count of an empty text")
-                            : Value(static_cast<int64_t>(split(text, sub, -1, false).size()) - 1);
+                            : Value(static_cast<int64_t>(split(costs, text, sub, -1, false).size()) - 1);
        }},
-      {"endswith",
-       [](Costs&, const std::string& text, const Arguments& given) { return Value(any_of(given, text, ends)); }},
+      {"endswith", [](Costs& costs, const std::string& text,
+                      const Arguments& given) { return Value(any_of(costs, given, text, ends)); }},
       {"find", find},
       {"index",
        [](Costs& costs, const std::string& text, const Arguments& given) {
@@ -461,8 +481,10 @@ const std::map<std::string, Method>& methods() {
        }},
       {"split",
        [](Costs& costs, const std::string& text, const Arguments& given) { return splits(costs, text, given, false); }},
-      {"startswith",
-       [](Costs&, const std::string& text, const Arguments& given) { return Value(any_of(given, text, begins)); }},
+      {"splitlines",
+       [](Costs& costs, const std::string& text, const Arguments&) { return Value(lines_of(costs, text)); }},
+      {"startswith", [](Costs& costs, const std::string& text,
+                        const Arguments& given) { return Value(any_of(costs, given, text, begins)); }},
       {"strip",
        [](Costs& costs, const std::string& text, const Arguments& given) {
          return made(costs, cut(text, optional_text(given, 0, "chars"), true, true));
@@ -473,6 +495,12 @@ const std::map<std::string, Method>& methods() {
        [](Costs& costs, const std::string& text, const Arguments&) { return in_case(costs, text, Case::kUpper); }},
   };
   return *known;
+}
+
+// What a search for each of the arguments in a text takes at worst.
+bool spend_on(Costs& costs, const Value& value, const Arguments& arguments) {
+  const size_t bytes = value.text() != nullptr ? value.text()->size() : 0;
+  return costs.spend(bytes + arguments.size()) && costs.spend(bytes / 256 * arguments.size());
 }
 
 }  // namespace
@@ -487,7 +515,21 @@ const Value* Arguments::get(size_t place, const char* name) const {
 
 std::string Arguments::text(size_t place, const char* name, const std::string& otherwise) const {
   const Value* found = get(place, name);
-  return found == nullptr ? otherwise : written(*found);
+  if (found == nullptr) {
+    return otherwise;
+  }
+  return found->text() != nullptr ? *found->text() : found->integer() ? std::to_string(*found->integer()) : "";
+}
+
+size_t Arguments::size() const {
+  size_t bytes = 0;
+  for (const Value& one : positional) {
+    bytes += one.text() != nullptr ? one.text()->size() : 0;
+  }
+  for (const auto& one : named) {
+    bytes += one.second.text() != nullptr ? one.second.text()->size() : 0;
+  }
+  return bytes;
 }
 
 int64_t Arguments::integer(size_t place, const char* name, int64_t otherwise) const {
@@ -495,27 +537,18 @@ int64_t Arguments::integer(size_t place, const char* name, int64_t otherwise) co
   return found == nullptr ? otherwise : found->integer().value_or(otherwise);
 }
 
-bool Costs::spend(size_t bytes) {
-  spent_ += std::min(bytes, kMostSpent);
-  if (spent_ > kMostSpent) {
-    fail("more than it may use of memory and time");
-  }
-  return !failed();
-}
-
-Value Costs::fail(const std::string& problem) {
-  problem_ = problem_ ? problem_ : problem;
-  return {};
-}
-
 bool known_filter(const std::string& name) { return filters().count(name) > 0; }
 bool known_test(const std::string& name) { return tests().count(name) > 0; }
 
 Value filtered(Costs& costs, const std::string& name, const Value& value, const Arguments& arguments) {
-  return filters().at(name)(costs, value, arguments);
+  // A method goes over its text, and an argument may be looked for in it.
+  return spend_on(costs, value, arguments) ? filters().at(name)(costs, value, arguments) : Value();
 }
 
 bool tested(Costs& costs, const std::string& name, const Value& value, const Arguments& arguments) {
+  if (!spend_on(costs, value, arguments)) {
+    return false;
+  }
   const Value* other = arguments.get(0, "other");
   return tests().at(name)(costs, value, other == nullptr ? Value() : *other);
 }
@@ -526,6 +559,9 @@ bool has_method(const Value& value, const std::string& name) {
 }
 
 Value method(Costs& costs, const Value& value, const std::string& name, const Arguments& arguments) {
+  if (!spend_on(costs, value, arguments)) {
+    return {};
+  }
   return value.dict() != nullptr ? of_dict(costs, value, name, arguments)
                                  : methods().at(name)(costs, *value.text(), arguments);
 }
@@ -533,14 +569,20 @@ Value method(Costs& costs, const Value& value, const std::string& name, const Ar
 List elements(Costs& costs, const Value& value) {
   List result;
   if (const List* list = value.list()) {
-    result = *list;
-  } else if (const Dict* dict = value.dict()) {
+    if (costs.spend(list->size() * kOfElement)) {
+      result = *list;
+    }
+    return result;
+  }
+  if (const Dict* dict = value.dict()) {
     for (const auto& entry : dict->entries) {
       result.emplace_back(entry.first);
     }
   } else if (const std::string* text = value.text()) {
-    for (std::string& one : characters(*text)) {
-      result.emplace_back(std::move(one));
+    if (costs.spend(text->size() * kOfCharacter)) {
+      for (std::string& one : characters(*text)) {
+        result.emplace_back(std::move(one));
+      }
     }
   } else if (!value.undefined()) {
     costs.fail("a loop over " + kind(value));
@@ -551,6 +593,9 @@ List elements(Costs& costs, const Value& value) {
 
 bool contains(Costs& costs, const Value& container, const Value& value) {
   if (const std::string* text = container.text()) {
+    if (!spend_on(costs, container, {{value}, {}})) {
+      return false;
+    }
     if (value.text() == nullptr) {
       costs.fail(kind(value) + " in a text");
     }
@@ -560,13 +605,13 @@ bool contains(Costs& costs, const Value& container, const Value& value) {
     return value.text() != nullptr && dict->find(*value.text()) != nullptr;
   }
   const List list = elements(costs, container);
-  return std::any_of(list.begin(), list.end(), [&](const Value& one) { return equal(one, value); });
+  return std::any_of(list.begin(), list.end(), [&](const Value& one) { return equal(costs, one, value); });
 }
 
 Value attribute(const Value& value, const std::string& name) {
   const Dict* dict = value.name_space() != nullptr ? &value.name_space()->attributes : value.dict();
   const Value* found = dict == nullptr ? nullptr : dict->find(name);
-  return found == nullptr ? Value(Value::Held(Undefined{name})) : *found;
+  return found == nullptr ? missing(name) : *found;
 }
 
 Value item(Costs& costs, const Value& value, const Value& key) {
@@ -578,14 +623,16 @@ Value item(Costs& costs, const Value& value, const Value& key) {
   }
   const auto place = key.integer();
   if (place && (value.list() != nullptr || value.text() != nullptr)) {
-    const List all = value.list() != nullptr ? List() : elements(costs, value);
-    const List& list = value.list() != nullptr ? *value.list() : all;
-    const int64_t at = *place < 0 ? *place + static_cast<int64_t>(list.size()) : *place;
-    if (at >= 0 && at < static_cast<int64_t>(list.size())) {
-      return list[static_cast<size_t>(at)];
+    const auto size = static_cast<int64_t>(value.list() != nullptr ? value.list()->size() : count(*value.text()));
+    const int64_t at = *place < 0 ? *place + size : *place;
+    if (at >= 0 && at < size && value.list() != nullptr) {
+      return (*value.list())[static_cast<size_t>(at)];
+    }
+    if (at >= 0 && at < size && costs.spend(value.text()->size())) {
+      return character(*value.text(), static_cast<size_t>(at));
     }
   }
-  return Value::Held(Undefined{written(key)});
+  return missing(written(costs, key));
 }
 
 }  // namespace zoexport::jinja

@@ -18,21 +18,9 @@ struct Arguments {
   // By place or by name; null where it is not given.
   const Value* get(size_t place, const char* name) const;
   std::string text(size_t place, const char* name, const std::string& otherwise) const;
+  // Bytes of all.
+  size_t size() const;
   int64_t integer(size_t place, const char* name, int64_t otherwise) const;
-};
-
-// What a run of a template has cost, and its first failure, after which nothing of its result is used.
-class Costs {
- public:
-  // Values made: bytes of texts, and as much for the elements of lists.
-  bool spend(size_t bytes);
-  Value fail(const std::string& problem);
-  bool failed() const { return problem_.has_value(); }
-  const std::string& problem() const { return *problem_; }
-
- private:
-  size_t spent_ = 0;
-  std::optional<std::string> problem_;
 };
 
 bool known_filter(const std::string& name);

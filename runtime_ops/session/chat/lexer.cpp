@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "session/chat/texts.h"
 #include "session/text/utf8.h"
 
 namespace zoexport::jinja {
@@ -63,7 +64,7 @@ class Lexer {
 
   void cut_before(std::string& text, char kind, char sign) const {
     if (sign == '-') {
-      text.resize(text.find_last_not_of(kBlanks) + 1);
+      text = cut(text, std::nullopt, false, true);
     } else if (sign != '+' && kind != '{') {
       const size_t line = text.rfind('\n') + 1;
       if ((line > 0 || at_line_start_) && text.find_first_not_of(kBlanks, line) == std::string::npos) {
@@ -87,7 +88,8 @@ class Lexer {
   void close(char sign, char kind) {
     const size_t begin = at_;
     if (sign == '-') {
-      at_ = std::min(source_.find_first_not_of(kBlanks, at_), source_.size());
+      for (size_t next = at_; at_ < source_.size() && blank(next_character(source_, next)); at_ = next) {
+      }
     } else if (sign != '+' && kind != '{' && source_.compare(at_, 1, "\n") == 0) {
       ++at_;
     }

@@ -4,9 +4,10 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
-#include <deque>
+#include <list>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "session/chat/functions.h"
 
@@ -29,21 +30,25 @@ struct Scope {
 
 namespace {
 
-constexpr int kMostNested = 800;  // nodes inside one another, through macros too
+constexpr int kMostNested = 300;  // nodes inside one another, through macros too
 constexpr int kMostOfValues = 64;
+constexpr size_t kLongestDate = 100;
 constexpr int64_t kLongestRange = 100000;
+constexpr size_t kOfScope = 256;
 constexpr size_t kOfNode = 16;  // what one step costs beside the values that it makes
 
 // Without a locale, which hosts set as they like.
-std::string date_text(const std::string& format, std::time_t now) {
+// Nothing for a code that is not known here.
+std::optional<std::string> date_text(const std::string& format, std::time_t now) {
   static constexpr std::array kDays = {"Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"};
   static constexpr std::array kMonths = {"January", "February", "March",     "April",   "May",      "June",
                                          "July",    "August",   "September", "October", "November", "December"};
   std::tm local = {};
   ::localtime_r(&now, &local);
-  const auto number = [](int width, int value) {
+  bool padded = true;
+  const auto number = [&](int width, int value) {
     char text[32];
-    std::snprintf(text, sizeof(text), "%0*d", width, value);
+    std::snprintf(text, sizeof(text), "%0*d", padded ? width : 1, value);
     return std::string(text);
   };
   const std::string day = kDays[static_cast<size_t>(local.tm_wday)];
@@ -54,7 +59,9 @@ std::string date_text(const std::string& format, std::time_t now) {
       text += format[at];
       continue;
     }
-    switch (format[++at]) {
+    padded = format[at + 1] != '-';  // as glibc has it
+    at += padded ? 1 : 2;
+    switch (at < format.size() ? format[at] : '\0') {
       case 'a':
         text += day.substr(0, 3);
         break;
@@ -100,8 +107,17 @@ std::string date_text(const std::string& format, std::time_t now) {
       case '%':
         text += '%';
         break;
+      case 'e':
+        text += (local.tm_mday < 10 && padded ? " " : "") + number(1, local.tm_mday);
+        break;
+      case 'F':
+        text += number(4, local.tm_year + 1900) + "-" + number(2, local.tm_mon + 1) + "-" + number(2, local.tm_mday);
+        break;
+      case 'T':
+        text += number(2, local.tm_hour) + ":" + number(2, local.tm_min) + ":" + number(2, local.tm_sec);
+        break;
       default:
-        text += {'%', format[at]};
+        return std::nullopt;
     }
   }
   return text;
@@ -154,16 +170,23 @@ class Run {
   class Inner {
    public:
     Inner(Run* run, Scope* outer) : run_(run), before_(run->scope_) {
-      run_->scopes_.push_back({{}, outer});
-      run_->scope_ = &run_->scopes_.back();
+      run_->costs_.spend(kOfScope);
+      mine_ = run_->scopes_.insert(run_->scopes_.end(), {{}, outer});
+      run_->scope_ = &*mine_;
     }
-    ~Inner() { run_->scope_ = before_; }
+    ~Inner() {
+      if (run_->kept_.count(run_->scope_) == 0) {
+        run_->scopes_.erase(mine_);
+      }
+      run_->scope_ = before_;
+    }
     Inner(const Inner&) = delete;
     Inner& operator=(const Inner&) = delete;
 
    private:
     Run* run_;
     Scope* before_;
+    std::list<Scope>::iterator mine_;
   };
 
   void write(const std::string& text) {
@@ -195,7 +218,7 @@ class Run {
         write(node.text);
         break;
       case Kind::kPrint:
-        write(written(value_of(*node.nodes[0])));
+        write(written(costs_, value_of(*node.nodes[0])));
         break;
       case Kind::kIf:
         return run(value_of(*node.nodes[0]).truth() ? node.body : node.otherwise);
@@ -210,11 +233,14 @@ class Run {
         break;
       }
       case Kind::kMacro:
+        for (const Scope* scope = scope_; scope != nullptr; scope = scope->outer) {
+          kept_.insert(scope);
+        }
         scope_->names[node.text] =
             Value(Value::Held(std::make_shared<const Function>(Function{node.text, nullptr, &node, scope_})));
         break;
       case Kind::kFilterBlock:
-        write(written(piped(*node.nodes[0], captured(node.body))));
+        write(written(costs_, piped(*node.nodes[0], captured(node.body))));
         break;
       case Kind::kGeneration: {
         const Inner inner(this, scope_);
@@ -294,6 +320,7 @@ class Run {
     }
     const auto count = static_cast<int64_t>(list.size());
     ++loops_;
+    bool whole = false;  // whether a turn came to its end, without which Jinja runs what stands behind else
     for (int64_t i = 0; i < count && !costs_.failed(); ++i) {
       const auto at = static_cast<size_t>(i);
       const Inner inner(this, scope_);
@@ -311,12 +338,14 @@ class Run {
       }
       scope_->names["loop"] = Value(std::move(state));
       unpack(node.names, list[at]);
-      if (run(node.body) == Flow::kBreak) {
+      const Flow flow = run(node.body);
+      whole = whole || flow == Flow::kOn;
+      if (flow == Flow::kBreak) {
         break;
       }
     }
     --loops_;
-    return count == 0 ? run(node.otherwise) : Flow::kOn;
+    return whole ? Flow::kOn : run(node.otherwise);
   }
 
   Value value_of(const Node& node) {
@@ -379,7 +408,7 @@ class Run {
       case Kind::kConcatenation: {
         std::string text;
         for (const auto& one : node.nodes) {
-          text += written(value_of(*one));
+          text += written(costs_, value_of(*one));
           if (!costs_.spend(text.size())) {
             break;
           }
@@ -517,7 +546,9 @@ class Run {
       return costs_.fail(given.text(0, "message", "something"));
     }
     if (name == "strftime_now") {
-      return date_text(given.text(0, "format", ""), now_);
+      const std::string format = given.text(0, "format", "");
+      const auto date = format.size() > kLongestDate ? std::nullopt : date_text(format, now_);
+      return date ? Value(*date) : costs_.fail("the date as '" + format.substr(0, kLongestDate) + "'");
     }
     if (name == "range") {
       const bool two = given.positional.size() > 1;
@@ -539,6 +570,7 @@ class Run {
       dict.set(key, value);
     }
     if (!given.positional.empty() && given.positional[0].dict() != nullptr) {
+      given.positional[0].dict()->all_read = true;
       Dict first = *given.positional[0].dict();
       for (const auto& [key, value] : dict.entries) {
         first.set(key, value);
@@ -620,8 +652,8 @@ class Run {
       const auto* missing = a.as<Undefined>() != nullptr ? a.as<Undefined>() : b.as<Undefined>();
       return costs_.fail(missing != nullptr
                              ? "'" + missing->name + "', which is undefined, beside '" + sign + "'"
-                             : "values that '" + sign + "' cannot join: " + represented(a).substr(0, 40) + " and " +
-                                   represented(b).substr(0, 40));
+                             : "values that '" + sign + "' cannot join: " + represented(costs_, a).substr(0, 40) +
+                                   " and " + represented(costs_, b).substr(0, 40));
     }
     return a.integer() && b.integer() && sign != "/" ? whole(sign, *a.integer(), *b.integer())
                                                      : fractional(sign, *a.number(), *b.number());
@@ -633,12 +665,20 @@ class Run {
       return b == 0 ? costs_.fail("a division by zero") : sign == "%" ? Value(int64_t{0}) : whole("-", 0, a);
     }
     if (sign == "//" || sign == "%") {
-      const int64_t rest = (a % b + b) % b;  // with the sign of b, as Python has it
+      const int64_t rest = a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0);  // with the sign of b, as Python has it
       return sign == "%" ? rest : (a - rest) / b;
     }
     if (sign == "**") {
-      const double power = std::pow(static_cast<double>(a), static_cast<double>(b));
-      return b >= 0 && std::abs(power) < 9e15 ? Value(static_cast<int64_t>(power)) : Value(power);
+      if (b < 0) {
+        return std::pow(static_cast<double>(a), static_cast<double>(b));
+      }
+      result = 1;
+      for (int64_t i = 0; i < b && result != 0 && (a != 1); ++i) {
+        if (__builtin_mul_overflow(result, a, &result) || i > 64) {
+          return a == -1 ? Value(int64_t{b % 2 == 0 ? 1 : -1}) : costs_.fail("a number beyond 64 bits");
+        }
+      }
+      return result;
     }
     const bool overflow = sign == "+"   ? __builtin_add_overflow(a, b, &result)
                           : sign == "-" ? __builtin_sub_overflow(a, b, &result)
@@ -663,7 +703,8 @@ class Run {
   Costs costs_;
   bool refused_ = false;
   Rendered rendered_;
-  std::deque<Scope> scopes_;  // all of the run: macros keep theirs
+  std::list<Scope> scopes_;
+  std::set<const Scope*> kept_;  // those in which macros were defined, and around them
   Scope* scope_ = nullptr;
   const Dict* variables_ = nullptr;
   int level_ = 0;

@@ -10,28 +10,68 @@
 namespace zoexport::jinja {
 namespace {
 
-bool blank(char32_t character) { return is_white_space(character) || (character >= 0x1C && character <= 0x1F); }
+constexpr size_t kOfPart = 128;  // an element of a list, its text, and where that was
 
 }  // namespace
 
+bool blank(char32_t character) { return is_white_space(character) || (character >= 0x1C && character <= 0x1F); }
+
 std::string cut(const std::string& text, const std::optional<std::string>& set, bool begin, bool end) {
-  const auto taken = [&](const std::string& one) {
-    size_t at = 0;
-    return set ? set->find(one) != std::string::npos : blank(next_character(one, at));
+  const auto taken = [&](size_t at, size_t size) {
+    return set ? set->find(text.substr(at, size)) != std::string::npos : blank(next_character(text, at));
   };
-  const std::vector<std::string> all = characters(text);
-  size_t first = 0, last = all.size();
-  while (begin && first < last && taken(all[first])) {
-    ++first;
+  size_t first = 0, last = text.size();
+  while (begin && first < last && taken(first, character_bytes(text[first]))) {
+    first += character_bytes(text[first]);
   }
-  while (end && last > first && taken(all[last - 1])) {
-    --last;
+  while (end && last > first) {
+    size_t at = last - 1;
+    while ((static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) {
+      --at;
+    }
+    if (!taken(at, last - at)) {
+      break;
+    }
+    last = at;
   }
-  std::string result;
-  for (size_t i = first; i < last; ++i) {
-    result += all[i];
+  return text.substr(first, last - first);
+}
+
+size_t count(const std::string& text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(),
+                                           [](char one) { return (static_cast<unsigned char>(one) & 0xC0) != 0x80; }));
+}
+
+std::string character(const std::string& text, size_t place) {
+  size_t at = 0;
+  for (; place > 0; --place) {
+    at += character_bytes(text[at]);
   }
-  return result;
+  return text.substr(at, character_bytes(text[at]));
+}
+
+List lines_of(Costs& costs, const std::string& text) {
+  List lines;
+  size_t begin = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t here = at;
+    const char32_t one = next_character(text, at);
+    const bool breaks =
+        (one >= 0x0A && one <= 0x0D) || (one >= 0x1C && one <= 0x1E) || one == 0x85 || one == 0x2028 || one == 0x2029;
+    if (!breaks) {
+      continue;
+    }
+    if (!costs.spend(kOfPart)) {
+      return {};
+    }
+    lines.emplace_back(text.substr(begin, here - begin));
+    at += one == '\r' && text.compare(at, 1, "\n") == 0 ? 1 : 0;
+    begin = at;
+  }
+  if (begin < text.size()) {
+    lines.emplace_back(text.substr(begin));
+  }
+  return lines;
 }
 
 std::string lower(const std::string& text) {
@@ -63,18 +103,25 @@ std::string replaced(const std::string& text, const std::string& old, const std:
   return result.append(text, at, std::string::npos);
 }
 
-List split(const std::string& text, const std::optional<std::string>& separator, int64_t most, bool right) {
+List split(Costs& costs, const std::string& text, const std::optional<std::string>& separator, int64_t most,
+           bool right) {
   std::vector<std::pair<size_t, size_t>> cuts;  // begin and end of what separates
   if (separator) {
     if (right) {
       for (size_t at = text.rfind(*separator); at != std::string::npos;
            at = at < separator->size() ? std::string::npos : text.rfind(*separator, at - separator->size())) {
+        if (!costs.spend(kOfPart)) {
+          return {};
+        }
         cuts.emplace_back(at, at + separator->size());
       }
       std::reverse(cuts.begin(), cuts.end());
     } else {
       for (size_t at = text.find(*separator); at != std::string::npos;
            at = text.find(*separator, at + separator->size())) {
+        if (!costs.spend(kOfPart)) {
+          return {};
+        }
         cuts.emplace_back(at, at + separator->size());
       }
     }
@@ -84,8 +131,10 @@ List split(const std::string& text, const std::optional<std::string>& separator,
       if (blank(next_character(text, at))) {
         if (!cuts.empty() && cuts.back().second == begin) {
           cuts.back().second = at;
-        } else {
+        } else if (costs.spend(kOfPart)) {
           cuts.emplace_back(begin, at);
+        } else {
+          return {};
         }
       }
     }

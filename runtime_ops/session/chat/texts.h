@@ -16,13 +16,21 @@ enum class Case {
   kWords
 };  // kWords: the filter `title`, which begins words at blanks and brackets
 
+// What Python's strip takes for white space.
+bool blank(char32_t character);
 // Python's strip, lstrip and rstrip: without these characters, or white space, at the begin and the end.
 std::string cut(const std::string& text, const std::optional<std::string>& set, bool begin, bool end);
 std::string lower(const std::string& text);
+// Of characters, and one of them.
+size_t count(const std::string& text);
+std::string character(const std::string& text, size_t place);
+// Python's splitlines.
+List lines_of(Costs& costs, const std::string& text);
 bool ascii(const std::string& text);
 // `most`: replacements, below 0 all.
 std::string replaced(const std::string& text, const std::string& old, const std::string& with, int64_t most);
 // Python's split and rsplit; without a separator at white space.
-List split(const std::string& text, const std::optional<std::string>& separator, int64_t most, bool right);
+List split(Costs& costs, const std::string& text, const std::optional<std::string>& separator, int64_t most,
+           bool right);
 
 }  // namespace zoexport::jinja

@@ -39,37 +39,45 @@ std::string float_text(double value) {
 std::string quoted(const std::string& text) {
   const char mark = text.find('\'') != std::string::npos && text.find('"') == std::string::npos ? '"' : '\'';
   std::string result(1, mark);
-  for (const char one : text) {
-    const auto byte = static_cast<unsigned char>(one);
+  for (size_t at = 0; at < text.size();) {
+    const size_t here = at;
+    const char32_t one = next_character(text, at);
+    const bool shown =
+        one >= 0x20 && one != 0x7F && (one < 0x80 || (one > 0xA0 && one != 0xAD && !is_white_space(one)));
     if (one == '\n' || one == '\r' || one == '\t') {
       result += one == '\n' ? "\\n" : one == '\r' ? "\\r" : "\\t";
-    } else if (one == '\\' || one == mark) {
-      result += {'\\', one};
-    } else if (byte < 0x20 || byte == 0x7F) {
-      char code[8];
-      std::snprintf(code, sizeof(code), "\\x%02x", byte);
-      result += code;
+    } else if (one == '\\' || one == static_cast<unsigned char>(mark)) {
+      result += {'\\', static_cast<char>(one)};
+    } else if (shown) {
+      result.append(text, here, at - here);
     } else {
-      result += one;
+      char code[16];
+      std::snprintf(code, sizeof(code), one < 0x100 ? "\\x%02x" : "\\u%04x", static_cast<unsigned>(one));
+      result += code;
     }
   }
   return result + mark;
 }
 
-struct JsonLayout {
-  int64_t indent;
-  const std::string& item_separator;
-  const std::string& key_separator;
-};
+std::string json_string(const std::string& text, bool ascii) {
+  return nlohmann::json(text).dump(-1, ' ', ascii, nlohmann::json::error_handler_t::replace);
+}
 
-bool add_json(const Value& value, const JsonLayout& layout, int64_t level, std::string& result) {
-  const auto line = [&](int64_t depth) {
-    if (layout.indent >= 0) {
-      result += "\n" + std::string(static_cast<size_t>(layout.indent * depth), ' ');
+bool add_json(Costs& costs, const Value& value, const JsonLayout& layout, size_t level, std::string& result) {
+  const auto line = [&](size_t depth) {
+    if (layout.indent && costs.spend(layout.indent->size() * depth)) {
+      result += "\n";
+      for (size_t i = 0; i < depth; ++i) {
+        result += *layout.indent;
+      }
     }
   };
   // json.dumps leaves out the blank behind a comma that ends a line.
-  const std::string comma = layout.indent >= 0 && layout.item_separator == ", " ? "," : layout.item_separator;
+  const std::string comma = layout.separators ? layout.separators->first : layout.indent ? "," : ", ";
+  const std::string colon = layout.separators ? layout.separators->second : ": ";
+  if (!costs.spend(sizeof(Value) + (value.text() != nullptr ? value.text()->size() : 0))) {
+    return true;
+  }
   if (value.none()) {
     result += "null";
   } else if (const bool* truth = value.as<bool>()) {
@@ -78,13 +86,13 @@ bool add_json(const Value& value, const JsonLayout& layout, int64_t level, std::
     const std::string shown = float_text(*number);
     result += shown == "nan" ? "NaN" : shown == "inf" ? "Infinity" : shown == "-inf" ? "-Infinity" : shown;
   } else if (const std::string* text = value.text()) {
-    result += nlohmann::json(*text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    result += json_string(*text, layout.ascii);
   } else if (const List* list = value.list()) {
     result += "[";
     for (size_t i = 0; i < list->size(); ++i) {
       result += i > 0 ? comma : "";
       line(level + 1);
-      if (!add_json((*list)[i], layout, level + 1, result)) {
+      if (!add_json(costs, (*list)[i], layout, level + 1, result)) {
         return false;
       }
     }
@@ -95,16 +103,22 @@ bool add_json(const Value& value, const JsonLayout& layout, int64_t level, std::
   } else if (const Dict* dict = value.dict()) {
     result += "{";
     dict->all_read = true;
-    for (size_t i = 0; i < dict->entries.size(); ++i) {
+    std::vector<const std::pair<std::string, Value>*> entries;
+    for (const auto& entry : dict->entries) {
+      entries.push_back(&entry);
+    }
+    if (layout.sorted) {
+      std::sort(entries.begin(), entries.end(), [](const auto* a, const auto* b) { return a->first < b->first; });
+    }
+    for (size_t i = 0; i < entries.size(); ++i) {
       result += i > 0 ? comma : "";
       line(level + 1);
-      result += nlohmann::json(dict->entries[i].first).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-      result += layout.key_separator;
-      if (!add_json(dict->entries[i].second, layout, level + 1, result)) {
+      result += json_string(entries[i]->first, layout.ascii) + colon;
+      if (!add_json(costs, entries[i]->second, layout, level + 1, result)) {
         return false;
       }
     }
-    if (!dict->entries.empty()) {
+    if (!entries.empty()) {
       line(level);
     }
     result += "}";
@@ -116,7 +130,22 @@ bool add_json(const Value& value, const JsonLayout& layout, int64_t level, std::
   return true;
 }
 
+constexpr size_t kMostSpent = size_t{1} << 26;
+
 }  // namespace
+
+bool Costs::spend(size_t bytes) {
+  spent_ += std::min(bytes, kMostSpent);
+  if (spent_ > kMostSpent) {
+    fail("more than it may use of memory and time");
+  }
+  return !failed();
+}
+
+Value Costs::fail(const std::string& problem) {
+  problem_ = problem_ ? problem_ : problem;
+  return {};
+}
 
 const Value* Dict::find(const std::string& key) const {
   read.insert(key);
@@ -147,6 +176,11 @@ Value::Value(Dict dict) {
   }
   ++depth_;
   held_ = std::make_shared<const Dict>(std::move(dict));
+}
+
+const std::string* Value::text() const {
+  const auto* held = as<std::shared_ptr<const std::string>>();
+  return held == nullptr ? nullptr : held->get();
 }
 
 const List* Value::list() const {
@@ -231,23 +265,27 @@ Value from_json(const nlohmann::ordered_json& json) {
   return Value::Held(None{});
 }
 
-bool equal(const Value& a, const Value& b) {
+bool equal(Costs& costs, const Value& a, const Value& b) {
+  if (!costs.spend(sizeof(Value))) {
+    return false;
+  }
   const auto numbers = std::pair(a.number(), b.number());
   if (numbers.first && numbers.second) {
     return a.integer() && b.integer() ? *a.integer() == *b.integer() : *numbers.first == *numbers.second;
   }
   if (a.text() != nullptr && b.text() != nullptr) {
-    return *a.text() == *b.text();
+    return a.text()->size() == b.text()->size() && costs.spend(a.text()->size()) && *a.text() == *b.text();
   }
   if (a.list() != nullptr && b.list() != nullptr) {
-    return std::equal(a.list()->begin(), a.list()->end(), b.list()->begin(), b.list()->end(), equal);
+    return std::equal(a.list()->begin(), a.list()->end(), b.list()->begin(), b.list()->end(),
+                      [&](const Value& one, const Value& other) { return equal(costs, one, other); });
   }
   if (a.dict() != nullptr && b.dict() != nullptr) {
     const auto& entries = a.dict()->entries;
     return entries.size() == b.dict()->entries.size() &&
            std::all_of(entries.begin(), entries.end(), [&](const auto& one) {
              const Value* other = b.dict()->find(one.first);
-             return other != nullptr && equal(one.second, *other);
+             return other != nullptr && equal(costs, one.second, *other);
            });
   }
   return (a.none() && b.none()) || (a.undefined() && b.undefined()) ||
@@ -255,20 +293,24 @@ bool equal(const Value& a, const Value& b) {
          (a.function() != nullptr && a.function() == b.function());
 }
 
-std::optional<int> order(const Value& a, const Value& b) {
+std::optional<int> order(Costs& costs, const Value& a, const Value& b) {
   const auto numbers = std::pair(a.number(), b.number());
+  if (!costs.spend(sizeof(Value))) {
+    return std::nullopt;
+  }
   if (numbers.first && numbers.second) {
     return *numbers.first < *numbers.second ? -1 : *numbers.first > *numbers.second ? 1 : 0;
   }
   if (a.text() != nullptr && b.text() != nullptr) {
+    costs.spend(std::min(a.text()->size(), b.text()->size()));
     return a.text()->compare(*b.text());  // UTF-8 has the order of the characters
   }
   if (a.list() != nullptr && b.list() != nullptr) {
     const List& one = *a.list();
     const List& other = *b.list();
     for (size_t i = 0; i < std::min(one.size(), other.size()); ++i) {
-      if (!equal(one[i], other[i])) {
-        return order(one[i], other[i]);
+      if (!equal(costs, one[i], other[i])) {
+        return order(costs, one[i], other[i]);
       }
     }
     return one.size() < other.size() ? -1 : one.size() > other.size() ? 1 : 0;
@@ -276,11 +318,14 @@ std::optional<int> order(const Value& a, const Value& b) {
   return std::nullopt;
 }
 
-std::string written(const Value& value) {
-  return value.text() != nullptr ? *value.text() : value.undefined() ? "" : represented(value);
+std::string written(Costs& costs, const Value& value) {
+  return value.text() != nullptr ? *value.text() : value.undefined() ? "" : represented(costs, value);
 }
 
-std::string represented(const Value& value) {
+std::string represented(Costs& costs, const Value& value) {
+  if (!costs.spend(sizeof(Value) + (value.text() != nullptr ? value.text()->size() : 0))) {
+    return "";
+  }
   if (value.undefined()) {
     return "Undefined";
   }
@@ -299,14 +344,14 @@ std::string represented(const Value& value) {
   std::string result;
   if (const List* list = value.list()) {
     for (const Value& one : *list) {
-      result += (result.empty() ? "" : ", ") + represented(one);
+      result += (result.empty() ? "" : ", ") + represented(costs, one);
     }
     return "[" + result + "]";
   }
   if (const Dict* dict = value.dict()) {
     dict->all_read = true;
     for (const auto& [key, one] : dict->entries) {
-      result += (result.empty() ? "" : ", ") + quoted(key) + ": " + represented(one);
+      result += (result.empty() ? "" : ", ") + quoted(key) + ": " + represented(costs, one);
     }
     return "{" + result + "}";
   }
@@ -316,10 +361,9 @@ std::string represented(const Value& value) {
   return value.function() != nullptr ? "<" + value.function()->name + ">" : std::to_string(*value.integer());
 }
 
-std::optional<std::string> json_text(const Value& value, int64_t indent, const std::string& item_separator,
-                                     const std::string& key_separator) {
+std::optional<std::string> json_text(Costs& costs, const Value& value, const JsonLayout& layout) {
   std::string result;
-  return add_json(value, {indent, item_separator, key_separator}, 0, result) ? std::optional(result) : std::nullopt;
+  return add_json(costs, value, layout, 0, result) ? std::optional(result) : std::nullopt;
 }
 
 std::vector<std::string> characters(const std::string& text) {

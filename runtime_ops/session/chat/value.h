@@ -19,6 +19,20 @@ struct Scope;
 
 using List = std::vector<Value>;
 
+// What a run of a template has cost, and its first failure, after which nothing of its result is used.
+class Costs {
+ public:
+  // Bytes of what was made or read; false once there is a failure.
+  bool spend(size_t bytes);
+  Value fail(const std::string& problem);
+  bool failed() const { return problem_.has_value(); }
+  const std::string& problem() const { return *problem_; }
+
+ private:
+  size_t spent_ = 0;
+  std::optional<std::string> problem_;
+};
+
 struct Undefined {
   std::string name;  // of what is not there
 };
@@ -49,18 +63,19 @@ struct Function {
 
 class Value {
  public:
-  using Held = std::variant<Undefined, None, bool, int64_t, double, std::string, std::shared_ptr<const List>,
-                            std::shared_ptr<const Dict>, std::shared_ptr<Namespace>, std::shared_ptr<const Function>>;
+  using Held = std::variant<Undefined, None, bool, int64_t, double, std::shared_ptr<const std::string>,
+                            std::shared_ptr<const List>, std::shared_ptr<const Dict>, std::shared_ptr<Namespace>,
+                            std::shared_ptr<const Function>>;
 
   Value() : held_(Undefined{}) {}
-  Value(Held held) : held_(std::move(held)) {}           // NOLINT: held values are values
-  Value(std::string text) : held_(std::move(text)) {}    // NOLINT
-  Value(const char* text) : held_(std::string(text)) {}  // NOLINT
-  Value(bool value) : held_(value) {}                    // NOLINT
-  Value(int64_t value) : held_(value) {}                 // NOLINT
-  Value(double value) : held_(value) {}                  // NOLINT
-  Value(List list);                                      // NOLINT
-  Value(Dict dict);                                      // NOLINT
+  Value(Held held) : held_(std::move(held)) {}  // NOLINT: held values are values
+  Value(std::string text) : held_(std::make_shared<const std::string>(std::move(text))) {}  // NOLINT
+  Value(const char* text) : Value(std::string(text)) {}                                     // NOLINT
+  Value(bool value) : held_(value) {}                                                       // NOLINT
+  Value(int64_t value) : held_(value) {}                                                    // NOLINT
+  Value(double value) : held_(value) {}                                                     // NOLINT
+  Value(List list);                                                                         // NOLINT
+  Value(Dict dict);                                                                         // NOLINT
 
   template <typename T>
   const T* as() const {
@@ -68,7 +83,7 @@ class Value {
   }
   bool undefined() const { return as<Undefined>() != nullptr; }
   bool none() const { return as<None>() != nullptr; }
-  const std::string* text() const { return as<std::string>(); }
+  const std::string* text() const;
   const List* list() const;
   const Dict* dict() const;
   Namespace* name_space() const;
@@ -86,16 +101,22 @@ class Value {
 
 Value from_json(const nlohmann::ordered_json& json);
 
-bool equal(const Value& a, const Value& b);
+bool equal(Costs& costs, const Value& a, const Value& b);
 // Below 0, 0 or above; nothing where the two cannot be compared.
-std::optional<int> order(const Value& a, const Value& b);
+std::optional<int> order(Costs& costs, const Value& a, const Value& b);
 
 // As Python's str() and repr().
-std::string written(const Value& value);
-std::string represented(const Value& value);
-// As Python's json.dumps without ensure_ascii, `indent` below 0: on one line. Nothing for what is no JSON.
-std::optional<std::string> json_text(const Value& value, int64_t indent, const std::string& item_separator = ", ",
-                                     const std::string& key_separator = ": ");
+std::string written(Costs& costs, const Value& value);
+std::string represented(Costs& costs, const Value& value);
+// How json.dumps writes.
+struct JsonLayout {
+  bool ascii = false;                 // other characters as \u....
+  std::optional<std::string> indent;  // of a level; without it, all is on one line
+  std::optional<std::pair<std::string, std::string>> separators;
+  bool sorted = false;  // by keys
+};
+// Nothing for what is no JSON.
+std::optional<std::string> json_text(Costs& costs, const Value& value, const JsonLayout& layout);
 
 // The characters of a text, each as a text.
 std::vector<std::string> characters(const std::string& text);

@@ -169,6 +169,10 @@ Result<std::vector<Message>> turns_of(const json& messages, const char* key, con
     }
     // ShareGPT's names of both.
     const bool other = message.contains("from") && message.contains("value");
+    if (other && (message.contains("role") || message.contains("content"))) {
+      return unusable(place, "both 'from' and 'role', or 'value' and 'content'", "one pair of names",
+                      "Remove the other pair.");
+    }
     ZO_ASSIGN(role, text_of(message, other ? "from" : "role", place));
     if (other || !says_more(message)) {
       ZO_TRY(text_of(message, other ? "value" : "content", place));
@@ -329,11 +333,12 @@ Result<Record> parse_record(const std::string& line, const std::string& where, s
   ZO_TRY(refuse_misspelled(content, where));
   const bool text = content.contains("text");
   const bool messages = content.contains("messages") || content.contains("conversations");
+  const bool twice = content.contains("messages") && content.contains("conversations");
   const bool pair = content.contains("chosen") || content.contains("rejected");
   const bool instruction = content.contains("instruction") && content.contains("output");
   const bool completion =
       (content.contains("prompt") && !pair) || content.contains("completion") || content.contains("choices");
-  if (int{text} + int{messages} + int{completion} + int{pair} + int{instruction} != 1) {
+  if (int{text} + int{messages} + int{completion} + int{pair} + int{instruction} != 1 || twice) {
     std::string keys;
     for (const auto& entry : content.items()) {
       keys += (keys.empty() ? "" : ", ") + quoted(entry.key());
@@ -405,6 +410,9 @@ Result<Prompt> parse_prompt(const std::string& line, const std::string& where) {
         prompt.answers.push_back(last["content"]);
       }
       prompt.messages.pop_back();
+      if (prompt.messages.empty()) {
+        return unusable(where, "an answer alone", "a message to be answered before it", "Add the user's message.");
+      }
     }
   }
   if (content.contains("answers")) {

@@ -109,7 +109,8 @@ def drawn(generator: random.Random) -> list[dict[str, Any]]:
             )
         answer = said("assistant", generator.choice(_CONTENTS))
         if generator.random() < 0.2:
-            answer["reasoning_content"] = generator.choice(("so\nit is", "hm"))
+            name = generator.choice(("reasoning_content", "reasoning", "thinking"))
+            answer[name] = generator.choice(("so\nit is", "hm", ""))
         messages.append(answer)
     return messages[:-1] if generator.random() < 0.5 else messages
 

@@ -169,6 +169,12 @@ REFUSED: list[tuple[object, str, str]] = [
     ({"Choice": [], "prompt": "a", "completion": "b"}, "the key 'Choice'", "'choices'"),
     ({"input": "a"}, "the keys 'input'", "exactly one of the shapes"),
     ({"text": "a", "prompt": "b"}, "the keys ", "exactly one"),
+    ({"messages": [ASKED, ANSWER], "conversations": [ASKED, ANSWER]}, "the keys", "exactly one"),
+    (
+        {"messages": [{**ASKED, "from": "human", "value": "a"}, ANSWER]},
+        "both 'from' and",
+        "one pair",
+    ),
     ({"messages": [ASKED, ANSWER], "tools": "{}"}, "'tools' that is object", "schemas"),
     ({"messages": [ASKED, ANSWER], "tools": "["}, "something that is not JSON", "valid"),
     ({"conversations": [{"from": "human", "value": "a"}]}, "a last message from 'user'", "assist"),
