@@ -543,7 +543,8 @@ class Run {
   Value global(const std::string& name, const Arguments& given) {
     if (name == "raise_exception") {
       refused_ = true;
-      return costs_.fail(given.text(0, "message", "something"));
+      const std::string message = given.text(0, "message", "");
+      return costs_.fail(message.empty() ? "what it refuses without words" : message);
     }
     if (name == "strftime_now") {
       const std::string format = given.text(0, "format", "");
