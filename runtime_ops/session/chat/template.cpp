@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
+#include <iomanip>
 #include <list>
+#include <locale>
 #include <map>
 #include <optional>
 #include <set>
+#include <sstream>
 
 #include "session/chat/functions.h"
 
@@ -37,88 +39,23 @@ constexpr int64_t kLongestRange = 100000;
 constexpr size_t kOfScope = 256;
 constexpr size_t kOfNode = 16;  // what one step costs beside the values that it makes
 
-// Without a locale, which hosts set as they like.
-// Nothing for a code that is not known here.
-std::optional<std::string> date_text(const std::string& format, std::time_t now) {
-  static constexpr std::array kDays = {"Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"};
-  static constexpr std::array kMonths = {"January", "February", "March",     "April",   "May",      "June",
-                                         "July",    "August",   "September", "October", "November", "December"};
+// As strftime has it, in the words of no locale: hosts set theirs as they like. `%-d` is without a leading zero.
+std::string date_text(const std::string& format, std::time_t now) {
   std::tm local = {};
   ::localtime_r(&now, &local);
-  bool padded = true;
-  const auto number = [&](int width, int value) {
-    char text[32];
-    std::snprintf(text, sizeof(text), "%0*d", padded ? width : 1, value);
-    return std::string(text);
-  };
-  const std::string day = kDays[static_cast<size_t>(local.tm_wday)];
-  const std::string month = kMonths[static_cast<size_t>(local.tm_mon)];
   std::string text;
   for (size_t at = 0; at < format.size(); ++at) {
     if (format[at] != '%' || at + 1 == format.size()) {
       text += format[at];
       continue;
     }
-    padded = format[at + 1] != '-';  // as glibc has it
-    at += padded ? 1 : 2;
-    switch (at < format.size() ? format[at] : '\0') {
-      case 'a':
-        text += day.substr(0, 3);
-        break;
-      case 'A':
-        text += day;
-        break;
-      case 'b':
-        text += month.substr(0, 3);
-        break;
-      case 'B':
-        text += month;
-        break;
-      case 'd':
-        text += number(2, local.tm_mday);
-        break;
-      case 'H':
-        text += number(2, local.tm_hour);
-        break;
-      case 'I':
-        text += number(2, local.tm_hour % 12 == 0 ? 12 : local.tm_hour % 12);
-        break;
-      case 'j':
-        text += number(3, local.tm_yday + 1);
-        break;
-      case 'm':
-        text += number(2, local.tm_mon + 1);
-        break;
-      case 'M':
-        text += number(2, local.tm_min);
-        break;
-      case 'p':
-        text += local.tm_hour < 12 ? "AM" : "PM";
-        break;
-      case 'S':
-        text += number(2, local.tm_sec);
-        break;
-      case 'y':
-        text += number(2, local.tm_year % 100);
-        break;
-      case 'Y':
-        text += number(1, local.tm_year + 1900);
-        break;
-      case '%':
-        text += '%';
-        break;
-      case 'e':
-        text += (local.tm_mday < 10 && padded ? " " : "") + number(1, local.tm_mday);
-        break;
-      case 'F':
-        text += number(4, local.tm_year + 1900) + "-" + number(2, local.tm_mon + 1) + "-" + number(2, local.tm_mday);
-        break;
-      case 'T':
-        text += number(2, local.tm_hour) + ":" + number(2, local.tm_min) + ":" + number(2, local.tm_sec);
-        break;
-      default:
-        return std::nullopt;
-    }
+    const bool padded = format[++at] != '-' || ++at == format.size();
+    const char code[] = {'%', format[std::min(at, format.size() - 1)], '\0'};
+    std::ostringstream part;
+    part.imbue(std::locale::classic());
+    part << std::put_time(&local, code);
+    const size_t zeros = padded ? 0 : std::min(part.str().find_first_not_of("0 "), part.str().size() - 1);
+    text += part.str().substr(std::min(zeros, part.str().size()));
   }
   return text;
 }
@@ -548,8 +485,8 @@ class Run {
     }
     if (name == "strftime_now") {
       const std::string format = given.text(0, "format", "");
-      const auto date = format.size() > kLongestDate ? std::nullopt : date_text(format, now_);
-      return date ? Value(*date) : costs_.fail("the date as '" + format.substr(0, kLongestDate) + "'");
+      return format.size() > kLongestDate ? costs_.fail("a date's format of more than 100 bytes")
+                                          : date_text(format, now_);
     }
     if (name == "range") {
       const bool two = given.positional.size() > 1;
