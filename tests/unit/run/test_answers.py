@@ -74,7 +74,8 @@ def test_questions_of_a_file(tmp_path: Path) -> None:
     ("record", "part"),
     [
         ({"text": "a"}, "none of them"),
-        ({"messages": [{"role": "assistant", "content": "a"}]}, "without a question"),
+        ({"messages": [{"role": "assistant", "content": "a"}]}, "an answer alone"),
+        ({"prompt": "", "completion": "b"}, "without a question"),
         ({"prompt": "a", "completion": "b", "answers": "b"}, "no list of texts"),
         ({"prompt": "a", "completion": "b", "answers": ["\ud800"]}, "not JSON"),
         ({"prompt": "a"}, "no answer"),
