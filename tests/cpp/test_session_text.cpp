@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "check.h"
+#include "session/chat/chat.h"
 #include "session/generate/stopped_text.h"
 #include "session/text/bpe.h"
-#include "session/chat/chat.h"
 #include "session/text/regex.h"
 #include "session/text/tokenizer.h"
 #include "session/text/unicode_normal.h"

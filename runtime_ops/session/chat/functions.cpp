@@ -12,7 +12,7 @@ namespace zoexport::jinja {
 namespace {
 
 constexpr size_t kOfElement = sizeof(Value);
-constexpr size_t kLongestName = 60;  // of what is not there, for messages
+constexpr size_t kLongestName = 60;   // of what is not there, for messages
 constexpr size_t kOfCharacter = 128;  // a list's element, its text, and what both were made of
 
 std::string kind(const Value& value) {
