@@ -49,7 +49,9 @@ std::string date_text(const std::string& format, std::time_t now) {
       text += format[at];
       continue;
     }
-    const bool padded = format[++at] != '-' || ++at == format.size();
+    ++at;
+    const bool padded = format[at] != '-';
+    at += padded ? 0 : 1;
     const char code[] = {'%', format[std::min(at, format.size() - 1)], '\0'};
     std::ostringstream part;
     part.imbue(std::locale::classic());
@@ -526,6 +528,7 @@ class Run {
       return costs_.fail("more arguments than the macro '" + definition.text + "' has");
     }
     std::vector<std::pair<std::string, Value>> values;  // before the scope changes; a namespace may be one
+    values.reserve(count + node.named.size());
     for (size_t i = 0; i < count; ++i) {
       values.emplace_back(definition.named[i].first, value_of(*node.nodes[i + 1]));
     }

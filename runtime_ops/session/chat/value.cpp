@@ -22,9 +22,9 @@ std::string float_text(double value) {
   for (int count = 1; count <= 17; ++count) {
     std::snprintf(digits, sizeof(digits), "%.*e", count - 1, value);
     if (std::strtod(digits, nullptr) == value) {
-      const std::string shown = digits;
+      std::string shown = digits;
       const size_t mark = shown.find('e');
-      const int exponent = std::atoi(shown.c_str() + mark + 1);
+      const auto exponent = static_cast<int>(std::strtol(shown.c_str() + mark + 1, nullptr, 10));
       if (exponent < -4 || exponent >= 16) {
         return shown;
       }
@@ -66,7 +66,7 @@ std::string json_string(const std::string& text, bool ascii) {
 bool add_json(Costs& costs, const Value& value, const JsonLayout& layout, size_t level, std::string& result) {
   const auto line = [&](size_t depth) {
     if (layout.indent && costs.spend(layout.indent->size() * depth)) {
-      result += "\n";
+      result += '\n';
       for (size_t i = 0; i < depth; ++i) {
         result += *layout.indent;
       }
@@ -88,7 +88,7 @@ bool add_json(Costs& costs, const Value& value, const JsonLayout& layout, size_t
   } else if (const std::string* text = value.text()) {
     result += json_string(*text, layout.ascii);
   } else if (const List* list = value.list()) {
-    result += "[";
+    result += '[';
     for (size_t i = 0; i < list->size(); ++i) {
       result += i > 0 ? comma : "";
       line(level + 1);
@@ -99,11 +99,12 @@ bool add_json(Costs& costs, const Value& value, const JsonLayout& layout, size_t
     if (!list->empty()) {
       line(level);
     }
-    result += "]";
+    result += ']';
   } else if (const Dict* dict = value.dict()) {
-    result += "{";
+    result += '{';
     dict->all_read = true;
     std::vector<const std::pair<std::string, Value>*> entries;
+    entries.reserve(dict->entries.size());
     for (const auto& entry : dict->entries) {
       entries.push_back(&entry);
     }
@@ -121,7 +122,7 @@ bool add_json(Costs& costs, const Value& value, const JsonLayout& layout, size_t
     if (!entries.empty()) {
       line(level);
     }
-    result += "}";
+    result += '}';
   } else if (const auto whole = value.integer()) {
     result += std::to_string(*whole);
   } else {
