@@ -53,7 +53,7 @@ def chat_entry(tokenizer: Any) -> dict[str, Any]:
     ) as session:
         for messages in (turns[:1], turns, turns[:2]):
             reply = messages[-1]["role"] == "user"
-            # Ours first: it ends, whatever the template is.
+            # The session first: it ends with any template, and transformers need not.
             try:
                 text = session.chat(messages, reply=reply)
             except (BundleError, DataError) as error:

@@ -9,7 +9,7 @@
 namespace zoexport {
 namespace {
 
-// Names of an assistant's thoughts, of which templates read the first or, as gpt-oss's, the second.
+// Names of an assistant's thoughts. Templates read the first, gpt-oss's the second.
 constexpr std::array kThoughts = {"reasoning_content", "thinking", "reasoning"};
 
 // Without nulls, which templates would write as None, and with the thoughts under the names that templates read.

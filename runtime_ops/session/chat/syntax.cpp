@@ -90,7 +90,7 @@ class Parser {
     return node;
   }
 
-  // Counts how deep the tree becomes, of which each operator and each operand behind it makes one more.
+  // Counts how deep the tree becomes: each operator adds one, and each operand behind it.
   class Level {
    public:
     explicit Level(Parser* parser) : parser_(parser) { deeper(); }
@@ -524,7 +524,7 @@ class Parser {
     });
   }
 
-  // Filters and tests behind a value; without one, filters of a block, of which the first needs no bar.
+  // Filters and tests behind a value. Without a value: filters of a block, the first of which needs no bar.
   Made filters(Made node) {
     Level level(this);
     bool first = node == nullptr;

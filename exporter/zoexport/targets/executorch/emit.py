@@ -158,7 +158,7 @@ class _Plan:
         return len(self._values) - 1
 
     def _once(self, value: Any, key: Any) -> int:
-        """A value that is not written to, and stands for all that are alike."""
+        """The place of a value that no call writes to: one for all that are equal."""
         key = (type(value), key)
         if key not in self._known:
             self._known[key] = self._add(value)
@@ -188,7 +188,7 @@ class _Plan:
         )
 
     def _view(self, node: Node) -> None:
-        """Another form of a tensor in its place; where the caller has it, the runtime says where that is."""
+        """A view lies where its tensor does. Of a tensor of the caller the runtime finds that out."""
         owner = self._layout.owner(node)
         self._viewed[node] = self._tensor(node.meta["val"], self._offsets.get(owner))
         if owner not in self._offsets:
