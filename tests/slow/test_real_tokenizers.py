@@ -70,9 +70,10 @@ def fetched(name: str, folder: Path) -> tuple[Any, Path]:
 @pytest.mark.parametrize("name", _PACKAGES)
 def test_tokens_of_real_tokenizers_are_those_of_transformers(tmp_path: Path, name: str) -> None:
     theirs, files = fetched(name, tmp_path)
-    bundle = tokenizers.write_bundle(
-        tmp_path / "bundle", files, changes={"text": {"end_tokens": [], **chat_entry(theirs)}}
-    )
+    text = {"end_tokens": [], **chat_entry(theirs)}
+    if "chat" in text:
+        text["chat"]["end_tokens"] = []  # which the bundle's small vocabulary does not have
+    bundle = tokenizers.write_bundle(tmp_path / "bundle", files, changes={"text": text})
     with Tokenizer.open(bundle) as ours:
         compare(ours, theirs, texts=400, seed=11)
         if theirs.chat_template:
