@@ -203,9 +203,12 @@ Result<Options> Options::parse(const char* kind, const char* text) {
 }
 
 nlohmann::ordered_json Options::in_order(const char* key) const {
+  if (!has(key)) {
+    return {};
+  }
   const auto whole = parse_json<nlohmann::ordered_json>(written_.data(), written_.data() + written_.size(),
                                                         ZO_INVALID_ARGUMENT, "options of " + kind_, "");
-  return whole.ok() && (*whole).contains(key) ? (*whole)[key] : nlohmann::ordered_json();
+  return whole.ok() ? (*whole)[key] : nlohmann::ordered_json();
 }
 
 Status Options::check_kind(const std::string& kind, const char* text) {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from zoexport.federated import FEDERATION
 from zoexport.session import Session, describe_state
@@ -35,5 +37,9 @@ def learned_texts(state: Path) -> bool:
     """
     if (state / FEDERATION).is_file():
         return False
-    data = describe_state(state)["data"]
+    return only_texts(describe_state(state)["data"])
+
+
+def only_texts(data: Mapping[str, Any] | None) -> bool:
+    """The same by the record ``data`` of ``run.json``; of tokens nobody knows it."""
     return data is not None and data.get("conversations") == 0

@@ -4,8 +4,6 @@
 #include <array>
 #include <utility>
 
-#include "session/text/utf8.h"
-
 namespace zoexport {
 namespace {
 
@@ -53,20 +51,6 @@ std::string unread(const jinja::Dict& message, const Message& given) {
 }  // namespace
 
 Message message(const std::string& role, const std::string& content) { return {{"role", role}, {"content", content}}; }
-
-std::string stripped(const std::string& text) {
-  size_t begin = text.size();
-  size_t end = 0;
-  for (size_t at = 0; at < text.size();) {
-    const size_t here = at;
-    const char32_t character = next_character(text, at);
-    if (!is_white_space(character) && (character < 0x1C || character > 0x1F)) {
-      begin = std::min(begin, here);
-      end = at;
-    }
-  }
-  return begin < end ? text.substr(begin, end - begin) : "";
-}
 
 Result<Chat> Chat::open(const TextSpec& text) {
   if (!text.chat) {

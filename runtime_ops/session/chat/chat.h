@@ -18,9 +18,6 @@ using Message = nlohmann::ordered_json;
 
 Message message(const std::string& role, const std::string& content);
 
-// As Python's strip: without all that it calls white space, which is more than Unicode does.
-std::string stripped(const std::string& text);
-
 // A bundle's chat template.
 class Chat {
  public:

@@ -12,8 +12,7 @@ namespace zoexport::jinja {
 namespace {
 
 constexpr size_t kOfElement = sizeof(Value);
-constexpr size_t kLongestName = 60;   // of what is not there, for messages
-constexpr size_t kOfCharacter = 128;  // a list's element, its text, and what both were made of
+constexpr size_t kLongestName = 60;  // of what is not there, for messages
 
 std::string kind(const Value& value) {
   if (const auto* undefined = value.as<Undefined>()) {
@@ -579,7 +578,7 @@ List elements(Costs& costs, const Value& value) {
       result.emplace_back(entry.first);
     }
   } else if (const std::string* text = value.text()) {
-    if (costs.spend(text->size() * kOfCharacter)) {
+    if (costs.spend(text->size() * kOfPart)) {
       for (std::string& one : characters(*text)) {
         result.emplace_back(std::move(one));
       }

@@ -8,12 +8,6 @@
 #include "session/text/utf8.h"
 
 namespace zoexport::jinja {
-namespace {
-
-constexpr size_t kOfPart = 128;  // an element of a list, its text, and where that was
-
-}  // namespace
-
 bool blank(char32_t character) { return is_white_space(character) || (character >= 0x1C && character <= 0x1F); }
 
 std::string cut(const std::string& text, const std::optional<std::string>& set, bool begin, bool end) {

@@ -16,6 +16,9 @@ enum class Case {
   kWords
 };  // kWords: the filter `title`, which begins words at blanks and brackets
 
+// What an element of a list that is a text takes: it, the text, and what both were made of.
+inline constexpr size_t kOfPart = 128;
+
 // What Python's strip takes for white space.
 bool blank(char32_t character);
 // Python's strip, lstrip and rstrip: without these characters, or white space, at the begin and the end.

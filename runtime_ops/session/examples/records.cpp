@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 
+#include "session/chat/texts.h"
 #include "session/storage/json_reader.h"
 #include "session/text/utf8.h"
 
@@ -28,6 +29,8 @@ constexpr double kAlike = 0.8;  // of keys, as Python's difflib has it
 constexpr size_t kLongestShown = 200;
 
 std::string quoted(const std::string& text) { return "'" + text.substr(0, kLongestShown) + "'"; }
+
+bool blank(const std::string& text) { return jinja::cut(text, std::nullopt, true, true).empty(); }
 
 std::string kind(const json& value) {
   return value.is_object()    ? "object"
@@ -215,7 +218,7 @@ Status check_answer(const std::vector<Message>& turns, const std::string& where)
                     "a last message from 'assistant', which is what is learned",
                     "End the conversation with the assistant's turn.");
   }
-  if (!says_more(last) && stripped(last["content"]).empty()) {
+  if (!says_more(last) && blank(last["content"])) {
     return unusable(where, "an empty last message", "text to be learned",
                     "Give the assistant's answer, or remove the line.");
   }
@@ -251,7 +254,7 @@ Result<Record> instruction_record(const json& content, const std::string& where)
     ZO_ASSIGN(text, text_of(content, "input", where));
     record.input = std::move(text);
   }
-  if (stripped(record.output).empty()) {
+  if (blank(record.output)) {
     return unusable(where, "an empty 'output'", "text to be learned", "Give the answer, or remove the line.");
   }
   return Record(std::move(record));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <iterator>
 #include <set>
 
 #include "session/examples/packing.h"
@@ -260,7 +261,8 @@ class Reader {
     Sequence made;
     if (whole_text->generated.empty()) {
       if (all) {
-        ZO_ASSIGN(answers, earlier_answers(messages, tools, whole_text->text, whole, now, where));
+        const auto earlier = earlier_answers(messages, tools, whole_text->text, now);
+        ZO_ASSIGN(answers, in_tokens(earlier, whole_text->text, whole, where));
         made.answers = std::move(answers);
         for (size_t i = 1; i + 1 < messages.size() && made.answers.empty(); ++i) {
           made.last_turn_only = made.last_turn_only || messages[i]["role"] == "assistant";
@@ -268,8 +270,11 @@ class Reader {
       }
       made.answers.emplace_back(begin, whole.size());
     } else {
-      ZO_ASSIGN(answers, marked_answers(*whole_text, whole, all ? 0 : begin, where));
-      made.answers = std::move(answers);
+      // What a template marks as the assistant's (transformers' return_assistant_tokens_mask).
+      ZO_ASSIGN(answers, in_tokens(whole_text->generated, whole_text->text, whole, where));
+      const size_t from = all ? 0 : begin;
+      std::copy_if(answers.begin(), answers.end(), std::back_inserter(made.answers),
+                   [&](const Span& one) { return one.first < one.second && one.second > from; });
       begin = made.answers.empty() ? whole.size() : std::max(begin, made.answers.back().first);
     }
     made.prompt.assign(whole.begin(), whole.begin() + static_cast<ptrdiff_t>(begin));
@@ -277,45 +282,36 @@ class Reader {
     return made;
   }
 
-  // The tokens of what a template marks as the assistant's (transformers' return_assistant_tokens_mask), from token `from` on.
-  Result<std::vector<Span>> marked_answers(const jinja::Rendered& text, const Tokens& whole, size_t from,
-                                           const std::string& where) const {
-    std::vector<Span> answers;
-    for (const auto& [begin, end] : text.generated) {
-      ZO_ASSIGN(before, encode(text.text.substr(0, begin), Special::kNone, where));
-      ZO_ASSIGN(with, encode(text.text.substr(0, end), Special::kNone, where));
-      const Span span = {common_prefix(whole, before), common_prefix(whole, with)};
-      if (span.first < span.second && span.second > from) {
-        answers.push_back(span);
-      }
+  // Pieces of a text, by the bytes of their begin and end, among its tokens.
+  Result<std::vector<Span>> in_tokens(const std::vector<Span>& pieces, const std::string& text, const Tokens& whole,
+                                      const std::string& where) const {
+    std::vector<Span> found;
+    for (const auto& [begin, end] : pieces) {
+      ZO_ASSIGN(before, encode(text.substr(0, begin), Special::kNone, where));
+      ZO_ASSIGN(with, encode(text.substr(0, end), Special::kNone, where));
+      found.emplace_back(common_prefix(whole, before), common_prefix(whole, with));
     }
-    return answers;
+    return found;
   }
 
-  // Where the answers before the last turn stand among the tokens of a conversation. There are none where the template writes a turn
-  // otherwise once others follow it, and a greeting may be none: often nothing says where it begins.
-  Result<std::vector<Span>> earlier_answers(const std::vector<Message>& messages, const Message& tools,
-                                            const std::string& text, const Tokens& whole, std::time_t now,
-                                            const std::string& where) const {
+  // The bytes of a conversation's answers before the last turn. There are none where the template writes a turn otherwise once
+  // others follow it, and a greeting may be none: often nothing says where it begins.
+  std::vector<Span> earlier_answers(const std::vector<Message>& messages, const Message& tools, const std::string& text,
+                                    std::time_t now) const {
     std::vector<Span> answers;
     for (size_t i = 0; i + 1 < messages.size(); ++i) {
       if (messages[i]["role"] != "assistant") {
         continue;
       }
-      Span span;
-      for (const bool reply : {true, false}) {
-        const auto part = written(messages, reply ? i : i + 1, tools, reply, now);
-        if (!part.ok() || text.compare(0, part->text.size(), part->text) != 0) {
-          span = {};
-          break;
-        }
-        ZO_ASSIGN(tokens, encode(part->text, Special::kNone, where));
-        (reply ? span.first : span.second) = common_prefix(whole, tokens);
-      }
-      if (span.second > 0) {
-        answers.push_back(span);
+      const auto before = written(messages, i, tools, /*reply=*/true, now);
+      const auto with = written(messages, i + 1, tools, /*reply=*/false, now);
+      const auto begins_text = [&](const Result<jinja::Rendered>& part) {
+        return part.ok() && text.compare(0, part->text.size(), part->text) == 0;
+      };
+      if (begins_text(before) && begins_text(with)) {
+        answers.emplace_back(before->text.size(), with->text.size());
       } else if (i > 0) {
-        return std::vector<Span>();
+        return {};
       }
     }
     return answers;

@@ -58,25 +58,9 @@ Result = tuple[Node, int]
 """A call, and which of its results."""
 
 
-def planned(program: Program) -> tuple[dict[Result, int], int]:
-    """Where each result lies that is not in its caller's memory, and the bytes of all."""
-    layout = _Layout(program)
-    number = {node: place for place, node in enumerate(layout.nodes)}
-    last = {
-        layout.owner(read): number[node] for node in layout.nodes for read in node.all_input_nodes
-    }
-    kept = {
-        (node, part): _bytes(value)
-        for node in layout.nodes
-        for part, value in enumerate(layout.results(node))
-        if (node, part) not in layout.returned
-    }
-    lifetimes = [
-        Lifetime(size, number[result[0]], last.get(result, number[result[0]]))
-        for result, size in kept.items()
-    ]
-    offsets, total = placed(lifetimes)
-    return dict(zip(kept, offsets, strict=True)), total
+def planned_bytes(program: Program) -> int:
+    """Bytes of what a program computes that is not in its caller's memory."""
+    return _Layout(program).planned()[1]
 
 
 def _bytes(value: torch.Tensor) -> int:
@@ -111,6 +95,25 @@ class _Layout:
         value = node.meta["val"]
         return (value,) if isinstance(value, torch.Tensor) else value
 
+    def planned(self) -> tuple[dict[Result, int], int]:
+        """Where each result lies that is not in its caller's memory, and the bytes of all."""
+        number = {node: place for place, node in enumerate(self.nodes)}
+        last = {
+            self.owner(read): number[node] for node in self.nodes for read in node.all_input_nodes
+        }
+        kept = {
+            (node, part): _bytes(value)
+            for node in self.nodes
+            for part, value in enumerate(self.results(node))
+            if (node, part) not in self.returned
+        }
+        lifetimes = [
+            Lifetime(size, number[result[0]], last.get(result, number[result[0]]))
+            for result, size in kept.items()
+        ]
+        offsets, total = placed(lifetimes)
+        return dict(zip(kept, offsets, strict=True)), total
+
 
 class _Plan:
     """One program on its way to the file: ExecuTorch's tables of values, operators and calls."""
@@ -118,7 +121,7 @@ class _Plan:
     def __init__(self, program: Program, constants: list[schema.Buffer]) -> None:
         self._name = identifier(program.name)
         self._layout = _Layout(program)
-        self._offsets, self._size = planned(program)
+        self._offsets, self._size = self._layout.planned()
         self._constants = constants
         self._values: list[schema.EValue] = []
         self._known: dict[Any, int] = {}

@@ -28,7 +28,7 @@ from zoexport.ir.graphs import (
     shape_of,
     zo,
 )
-from zoexport.targets.executorch.emit import planned
+from zoexport.targets.executorch.emit import planned_bytes
 from zoexport.targets.executorch.layouts import is_layout
 from zoexport.targets.executorch.lower_stages import lowered_program
 
@@ -75,7 +75,7 @@ def split_footprint(program: Program) -> Footprint:
         if is_call(node, aten.view, aten._unsafe_view) and node not in returned
     }
     return Footprint(
-        planned(fused)[1] + _rounded(nodes),
+        planned_bytes(fused) + _rounded(nodes),
         # A thread keeps what its products took, and what attention did, beside each other.
         max((_scratch(node) for node in nodes if is_call(node, *_PRODUCTS)), default=0)
         + sum(

@@ -22,13 +22,6 @@ def refused(where: str, error: Exception) -> LoweringError:
     )
 
 
-def callers_memory() -> Any:
-    """The planning of programs whose inputs and outputs lie in their caller's memory."""
-    from executorch.exir.passes import MemoryPlanningPass
-
-    return MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
-
-
 def write_programs(executorch: Any, folder: Path, name: str = FILE) -> tuple[list[str], list[str]]:
     """Write ``folder/name``.
 

@@ -371,13 +371,15 @@ def generate(
 
 def _learned_texts(phone: Phone, place: Place) -> bool:
     """As :func:`zoexport.run.states.learned_texts`, of a run on the phone."""
+    from zoexport.run.states import only_texts
+
     if not phone.exists(place.state / "run.json"):
         return False
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "run.json"
         phone.pull_file(place.state / "run.json", record)
-        data = json.loads(record.read_text("utf-8")).get("data", {})
-    return bool(data.get("conversations") == 0)
+        content: Any = outside.parse(record.read_text("utf-8"))
+    return only_texts(content.get("data"))
 
 
 def _no_run(phone: Phone, place: Place, run: str) -> DeviceError:

@@ -19,7 +19,7 @@ from zoexport.targets.executorch.exported import (
     fallback_of,
 )
 from zoexport.targets.executorch.join_linears import join_linears
-from zoexport.targets.executorch.program_file import FILE, callers_memory, refused, write_programs
+from zoexport.targets.executorch.program_file import FILE, refused, write_programs
 from zoexport.targets.executorch.xnnpack.legalize import Legalizer
 
 
@@ -31,6 +31,7 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
     """
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
+    from executorch.exir.passes import MemoryPlanningPass
 
     from zoexport.targets.executorch.needed_passes import needed_passes_only
     from zoexport.targets.executorch.xnnpack.attention import flatten_attention
@@ -101,10 +102,11 @@ def lower_xnnpack(graph: TrainingGraph, folder: Path, progress: Progress) -> Low
             delegates = {name: delegates_of(edge.exported_program(name)) for name in legal}
             fallback = {name: fallback_of(edge.exported_program(name)) for name in legal}
             progress("writing the program file", None)
+            # Caches are the session's, and are neither copied nor planned.
+            callers_memory = MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
             executorch = edge.to_executorch(
                 ExecutorchBackendConfig(
-                    # Caches are the session's, and are neither copied nor planned.
-                    memory_planning_pass=dict.fromkeys(generating, callers_memory()),
+                    memory_planning_pass=dict.fromkeys(generating, callers_memory),
                     sym_shape_eval_pass={name: OpenSizes(graph.length) for name in legal}
                     if any_length
                     else {},
