@@ -1,4 +1,4 @@
-// The rounding of activations of namespace zoexport; exporter/zoexport/ir/op_schemas.py states the same schema.
+// The rounding and rotation of activations of namespace zoexport; exporter/zoexport/ir/op_schemas.py states the same schemas.
 
 #include <optional>
 
@@ -31,8 +31,25 @@ Tensor& round_activations_out(KernelRuntimeContext& ctx, const Tensor& x, const 
   return out;
 }
 
+Tensor& rotate_rows_out(KernelRuntimeContext& ctx, const Tensor& x, Tensor& out) {
+  ZO_CHECK(ctx, is_dense(x, ScalarType::Float) && x.dim() > 0, out, "x must be dense float32 (..., K)");
+  ZO_CHECK(ctx, static_cast<size_t>(x.sizes()[x.dim() - 1]) % kernels::kRotated == 0, out,
+           "K must be a multiple of 32");
+  ZO_CHECK(ctx, resize(out, std::nullopt, x, 0, std::nullopt) && is_dense(out, ScalarType::Float), out,
+           "out must be float32 with room for x");
+  const float* const in = x.const_data_ptr<float>();
+  float* const rotated = out.mutable_data_ptr<float>();
+  const size_t blocks = static_cast<size_t>(x.numel()) / kernels::kRotated;
+  const bool ran = parallel(blocks, kThreadElements / kernels::kRotated, [&](size_t begin, size_t end) {
+    kernels::rotate(in + begin * kernels::kRotated, end - begin, rotated + begin * kernels::kRotated);
+  });
+  ET_KERNEL_CHECK(ctx, ran, Internal, out);
+  return out;
+}
+
 const bool registered[] = {
     register_operator<round_activations_out>("zoexport::round_activations.out"),
+    register_operator<rotate_rows_out>("zoexport::rotate_rows.out"),
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Linear layers of which only labels' log-probabilities leave; exporter/zoexport/ir/op_schemas.py states the same schemas.
 
+#include <algorithm>
 #include <cmath>
 
 #include "../kernels/linear_label_logprobs.h"
@@ -56,12 +57,25 @@ const char* misfit(const LabelArguments& given, size_t columns, size_t depth) {
   return nullptr;
 }
 
+// The rows of x without those at its end that have the result of the row before: a call of a fixed size is filled up with
+// zeros of one label.
+size_t distinct_rows(const Tensor& x, const Tensor& label_tokens, size_t depth) {
+  const size_t rows = rows_of(x);
+  const int64_t* labels = label_tokens.const_data_ptr<int64_t>();
+  const size_t zeros = x.size(0) == 1 ? rows_before_zeros(x.const_data_ptr<float>(), rows, depth) : rows;
+  size_t kept = rows;
+  while (kept > zeros + 1 && labels[kept - 2] == labels[kept - 1]) {
+    --kept;
+  }
+  return kept;
+}
+
 template <typename Matrix>
 void label_logprobs(KernelRuntimeContext& ctx, const LabelArguments& given, const Matrix& weight, size_t columns,
                     size_t depth, bool rounds) {
   const char* broken = misfit(given, columns, depth);
   ZO_CHECK(ctx, broken == nullptr, , broken);
-  const size_t rows = rows_of(given.x), blocks = kernels::column_blocks(columns);
+  const size_t rows = distinct_rows(given.x, given.label_tokens, depth), blocks = kernels::column_blocks(columns);
   // Sums first, as they are the widest; then floats, then bytes.
   constexpr size_t kFloats = sizeof(LogitSum) / sizeof(float);
   const size_t of_rounded = rounds ? kernels::rounded_floats(rows, depth) : 0;
@@ -86,8 +100,11 @@ void label_logprobs(KernelRuntimeContext& ctx, const LabelArguments& given, cons
                              reinterpret_cast<bool*>(rounded + of_rounded)};
   const bool ran = run(kernels::RoundLabelRows{product}) && run(product);
   ET_KERNEL_CHECK(ctx, ran, Internal, );
-  kernels::finish_label_rows(product, given.logprobs.mutable_data_ptr<float>(),
-                             given.is_argmax.mutable_data_ptr<float>());
+  float* const logprobs = given.logprobs.mutable_data_ptr<float>();
+  float* const is_argmax = given.is_argmax.mutable_data_ptr<float>();
+  kernels::finish_label_rows(product, logprobs, is_argmax);
+  std::fill(logprobs + rows, logprobs + rows_of(given.x), logprobs[rows - 1]);
+  std::fill(is_argmax + rows, is_argmax + rows_of(given.x), is_argmax[rows - 1]);
 }
 
 void linear_label_logprobs_out(KernelRuntimeContext& ctx, const Tensor& x, const Tensor& weight,

@@ -79,11 +79,19 @@ void rounded_linears(KernelRuntimeContext& ctx, const Tensor& x, const RoundedLa
   std::array<kernels::RoundedLinear, Count> products;
   for (size_t i = 0; i < Count; ++i) {
     const RoundedLayer& layer = layers[i];
+    const float* const bias = floats_of(layer.bias);
+    if (const auto bytes = as_int8(layer.codes, layer.scales); bytes.has_value()) {
+      ZO_CHECK(ctx, bytes->K % kernels::kRoundedGroup == 0, , "K must be a multiple of 32");
+      const char* misfit = linear_misfit(x, *bytes, layer.bias, layer.out);
+      ZO_CHECK(ctx, misfit == nullptr, , misfit);
+      products[i] = kernels::rounded_linear(*bytes, bias, layer.out.mutable_data_ptr<float>());
+      continue;
+    }
     const std::optional<kernels::Int4Matrix> weight = as_int4(layer.codes, layer.scales);
     ZO_CHECK(ctx, weight.has_value(), , kInt4Rule);
     const char* misfit = linear_misfit(x, *weight, layer.bias, layer.out);
     ZO_CHECK(ctx, misfit == nullptr, , misfit);
-    products[i] = {{}, *weight, floats_of(layer.bias), layer.out.mutable_data_ptr<float>()};
+    products[i] = {{}, *weight, bias, layer.out.mutable_data_ptr<float>()};
   }
   const size_t rows = rows_of(x), depth = products[0].weight.K;
   const auto* const from = x.const_data_ptr<float>();
@@ -104,8 +112,8 @@ void rounded_linears(KernelRuntimeContext& ctx, const Tensor& x, const RoundedLa
   ET_KERNEL_CHECK(ctx, ran, Internal, );
 }
 
-void rounded_linear_int4_out(KernelRuntimeContext& ctx, const Tensor& x, const Tensor& codes, const Tensor& scales,
-                             const std::optional<Tensor>& bias, Tensor& out) {
+void rounded_linear_out(KernelRuntimeContext& ctx, const Tensor& x, const Tensor& codes, const Tensor& scales,
+                        const std::optional<Tensor>& bias, Tensor& out) {
   rounded_linears(ctx, x, {{codes, scales, bias, out}});
 }
 
@@ -207,7 +215,7 @@ Tensor& add_matmul_out(KernelRuntimeContext& ctx, const Tensor& c, const Tensor&
 const bool registered[] = {
     register_operator<linear_int4_out<false>>("zoexport::linear_int4.out"),
     register_operator<linear_int4_out<true>>("zoexport::linear_int4_bf16.out"),
-    register_operator<rounded_linear_int4_out>("zoexport::rounded_linear_int4.out"),
+    register_operator<rounded_linear_out>("zoexport::rounded_linear.out"),
     register_operator<rounded_linears_2_out>("zoexport::rounded_linears_2.out"),
     register_operator<rounded_linears_3_out>("zoexport::rounded_linears_3.out"),
     register_operator<linear_int4_input_gradient_out<false>>("zoexport::linear_int4_input_gradient.out"),

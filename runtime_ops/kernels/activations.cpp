@@ -1,8 +1,10 @@
 #include "activations.h"
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 
+#include "each_width.h"
 #include "row_math.h"
 
 namespace zoexport {
@@ -31,7 +33,42 @@ ZO_INLINE float e4m3(float x, float scale) {
   return row_math::with_sign_of((magnitude + shift) - shift, q) * scale;
 }
 
+typedef float Half __attribute__((vector_size(kRotated / 2 * sizeof(float))));
+
+// Sums of values D apart, and behind them differences.
+template <int D>
+ZO_INLINE void mix(Half& v) {
+#define ZO_LANES(of) \
+  of(0), of(1), of(2), of(3), of(4), of(5), of(6), of(7), of(8), of(9), of(10), of(11), of(12), of(13), of(14), of(15)
+#define ZO_OTHER(lane) ((lane) ^ D)
+#define ZO_SIGN(lane) (((lane) & D) != 0 ? -1.0f : 1.0f)
+  const Half other = __builtin_shufflevector(v, v, ZO_LANES(ZO_OTHER)), sign = {ZO_LANES(ZO_SIGN)};
+#undef ZO_SIGN
+#undef ZO_OTHER
+#undef ZO_LANES
+  v = other + sign * v;
+}
+
+ZO_EACH_WIDTH
+void rotate_blocks(const float* x, size_t blocks, float* out) {
+  const float factor = 0.17677669529663689f;  // 1 / sqrt(32)
+  for (size_t i = 0; i < blocks; ++i, x += kRotated, out += kRotated) {
+    Half halves[2];
+    std::memcpy(halves, x, sizeof(halves));
+    for (Half& half : halves) {
+      mix<1>(half);
+      mix<2>(half);
+      mix<4>(half);
+      mix<8>(half);
+    }
+    const Half mixed[] = {(halves[0] + halves[1]) * factor, (halves[0] - halves[1]) * factor};
+    std::memcpy(out, mixed, sizeof(mixed));
+  }
+}
+
 }  // namespace
+
+void rotate(const float* x, size_t blocks, float* out) { rotate_blocks(x, blocks, out); }
 
 void round_activations(const float* x, size_t count, const ActivationFormat& format, float* out) {
   const float threshold = format.threshold, scale = format.scale, float_scale = format.float_scale;

@@ -1,5 +1,5 @@
-// Activations on 8-bit grids (docs/integers.md); exporter/zoexport/core/activation_grids.py has the same bits. One rounding
-// an operation, halves to even, so it is compiled without contraction.
+// Activations on 8-bit grids (docs/integers.md), and rotated (docs/int4.md); exporter/zoexport/core/activation_grids.py and
+// hadamard.py have the same bits. One rounding an operation, halves to even, so it is compiled without contraction.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +17,12 @@ struct ActivationFormat {
 
 // `x` and `out` have `count` elements; they may be the same array, and must not overlap otherwise. A NaN stays one.
 void round_activations(const float* x, size_t count, const ActivationFormat& format, float* out);
+
+inline constexpr size_t kRotated = 32;
+
+// Each of the `blocks` of kRotated floats of x times Sylvester's Hadamard matrix over the root of their number, which is its
+// own inverse. x and out may be the same array, and must not overlap otherwise.
+void rotate(const float* x, size_t blocks, float* out);
 
 }  // namespace kernels
 }  // namespace zoexport

@@ -27,6 +27,16 @@ inline void round_to_bf16(float* values, size_t count) {
   }
 }
 
+// Rows of memory that are read soon: `bytes` of each from `begin` on, `stride` apart.
+struct Ahead {
+  const char* begin = nullptr;
+  size_t stride = 0;
+  size_t rows = 0;
+  size_t bytes = 0;
+};
+
+constexpr size_t kLine = 64;  // bytes of a cache line
+
 class PackedRows {
  public:
   // The `height` rows of C (.., columns) from c on, and of A from a on. keep: whether `memory` has room for the whole
@@ -63,9 +73,16 @@ class PackedRows {
   }
 
   // C of columns j .. j+count-1, by their panel of the depth from p on, for which pack was called: the first one, at p
-  // = 0, adds `before`, of all rows and columns (a bias has a stride of 0), or null.
-  void multiply(FloatMatrix panel, size_t p, size_t depth, size_t j, size_t count, FloatMatrix before) const {
+  // = 0, adds `before`, of all rows and columns (a bias has a stride of 0), or null. On the way it fetches `ahead` into the
+  // cache's second level, some rows of it before each tile: memory takes longer than the processor has requests for.
+  void multiply(FloatMatrix panel, size_t p, size_t depth, size_t j, size_t count, FloatMatrix before,
+                const Ahead& ahead = {}) const {
     for (size_t tile = 0; tile < tiles_; ++tile) {
+      for (size_t row = tile * ahead.rows / tiles_; row < (tile + 1) * ahead.rows / tiles_; ++row) {
+        for (size_t byte = 0; byte < ahead.bytes; byte += kLine) {
+          __builtin_prefetch(ahead.begin + row * ahead.stride + byte, 0, 2);
+        }
+      }
       const size_t r = first_row(tile);
       float* out = c_ + r * columns_ + j;
       Tile t{};

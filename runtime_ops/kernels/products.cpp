@@ -73,6 +73,20 @@ FloatMatrix panel_of(const Product& product, const ProductKernels& kernels, size
   return {panel, part.width};
 }
 
+// What is read of a matrix B that lies transposed, as weights do, for the panel after the one of `part`: the depth below it,
+// or the next columns; those may be another thread's, which then finds them in the cache that is shared.
+Ahead after(const Product& product, const ProductKernels& kernels, const Part& part, bool keep) {
+  const bool below = keep && part.first + part.depth < product.depth;
+  const size_t row = below ? part.column : part.column + kernels.width, first = below ? part.first + part.depth : 0;
+  const FloatMatrix* const b = std::get_if<FloatMatrix>(&product.b);
+  if (b == nullptr || !product.b_transposed || product.batches > 1 || row >= product.columns) {
+    return {};
+  }
+  const size_t begin = keep ? first : part.first;
+  return {reinterpret_cast<const char*>(b->values + row * b->stride + begin), b->stride * sizeof(float),
+          std::min(kernels.width, product.columns - row), std::min(part.depth, product.depth - begin) * sizeof(float)};
+}
+
 // What C begins with, from element `first` of C on.
 FloatMatrix before_of(const Product& product, size_t first) {
   return product.before != nullptr ? FloatMatrix{product.before + first, product.columns}
@@ -95,7 +109,7 @@ void run_block(const Product& product, const ProductKernels& kernels, size_t bat
       [&](size_t p, size_t depth, size_t j, size_t count) {
         const Part part{p, depth, j, count, divide_up(count, kernels.lanes) * kernels.lanes};
         const FloatMatrix panel = panel_of(product, kernels, batch, part, packed.tiles() <= 2, scratch);
-        packed.multiply(panel, p, depth, j, count, before);
+        packed.multiply(panel, p, depth, j, count, before, after(product, kernels, part, keep));
       });
 }
 

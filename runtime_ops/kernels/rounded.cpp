@@ -82,6 +82,10 @@ bool run_tasks(const RoundRows& product, size_t begin, size_t end) {
   return true;
 }
 
+RoundedLinear rounded_linear(const Int8Matrix& weight, const float* bias, float* y) {
+  return {{}, {nullptr, nullptr, weight.N, weight.K, kRoundedGroup}, bias, y, weight};
+}
+
 Tasks tasks_of(const RoundedLinear& product, const RoundedKernels& kernels) {
   return tasks_of(RoundedLinears{&product, 1}, kernels);
 }
@@ -91,7 +95,8 @@ bool run_tasks(const RoundedLinear& product, size_t begin, size_t end, const Rou
   if (rows == 0) {
     return true;
   }
-  if (rows <= kernels.few_rows) {
+  const bool bytes = product.bytes.codes != nullptr;
+  if (rows <= kernels.few_rows && !bytes) {
     for (size_t task = begin; task < end; ++task) {
       kernels.multiply_few(product, 0, rows, task * kernels.lanes);
     }
@@ -107,11 +112,14 @@ bool run_tasks(const RoundedLinear& product, size_t begin, size_t end, const Rou
   for (size_t task = begin; task < end; task += kernels.panels) {
     const size_t panels = std::min(kernels.panels, end - task);
     for (size_t i = 0; i < panels; ++i) {
-      kernels.fill(product.weight, (task + i) * kernels.lanes, panel + i * floats);
+      const size_t column = (task + i) * kernels.lanes;
+      bytes ? kernels.fill_bytes(product.bytes, column, panel + i * floats)
+            : kernels.fill(product.weight, column, panel + i * floats);
     }
     for (size_t piece = 0; piece < pieces; ++piece) {  // of nearly the same height
       const size_t first = piece * rows / pieces;
-      kernels.multiply(product, first, (piece + 1) * rows / pieces - first, task * kernels.lanes, panel, panels);
+      (bytes ? kernels.multiply_bytes : kernels.multiply)(product, first, (piece + 1) * rows / pieces - first,
+                                                          task * kernels.lanes, panel, panels);
     }
   }
   return true;

@@ -1,4 +1,4 @@
-// Linear layers over INT4 weights whose inputs are rounded to 8 bits, in groups of 32 with a scale each: integers are
+// Linear layers over INT4 and INT8 weights whose inputs are rounded to 8 bits, in groups of 32 with a scale each: integers are
 // multiplied, four times as many at once as floats, and a group's sum is exact.
 //
 // y[t, n] is one sum over the groups in ascending order, the bias first: a fused multiply-add of a group's sum and the
@@ -44,10 +44,13 @@ bool run_tasks(const RoundRows& product, size_t begin, size_t end);
 // y (T, N) = x (T, K) W^T (+ bias).
 struct RoundedLinear {
   RoundedRows x;
-  Int4Matrix weight;  // valid, of the same K
+  Int4Matrix weight;  // valid, of the same K; of INT8 its N and K alone
   const float* bias;  // N floats, or null
   float* y;
+  Int8Matrix bytes{};  // without codes where the weight is INT4
 };
+
+RoundedLinear rounded_linear(const Int8Matrix& weight, const float* bias, float* y);
 
 // The kernels of an instruction set. Constant data: no code that only some processors can run is called to make it.
 struct RoundedKernels {
@@ -64,6 +67,10 @@ struct RoundedKernels {
   void (*fill)(const Int4Matrix& weight, size_t column, float* panel);
   void (*multiply)(const RoundedLinear& product, size_t first, size_t count, size_t column, const float* panel,
                    size_t count_panels);
+  // Those of INT8 weights.
+  void (*fill_bytes)(const Int8Matrix& weight, size_t column, float* panel);
+  void (*multiply_bytes)(const RoundedLinear& product, size_t first, size_t count, size_t column, const float* panel,
+                         size_t count_panels);
 };
 
 // One file each, named by the instruction set; which of them exist depends on the architecture.

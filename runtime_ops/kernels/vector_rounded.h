@@ -163,6 +163,46 @@ void fill_rounded(const Int4Matrix& b, size_t column, float* panel) {
   }
 }
 
+// Codes of INT8 as numbers from 0 on.
+struct Above128 {
+  template <typename Word>
+  static Word stored(Word codes) {
+    return codes ^ 0x80808080u;
+  }
+};
+
+// fill_rounded of INT8.
+template <typename V, typename Codes>
+void fill_bytes(const Int8Matrix& b, size_t column, float* panel) {
+  typedef typename V::Float Float;
+  typedef typename V::Word Word;
+  const Rows<V, int8_t> rows(b.codes, b.K, column, b.N);
+  float lanes[V::kLanes];
+  for (size_t i = 0; i < V::kLanes; ++i) {
+    lanes[i] = b.scales[column + i < b.N ? column + i : b.N - 1];
+  }
+  const Float scale = V::load(lanes);
+  const int8_t* ahead = b.codes + (column + V::kLanes) * b.K;
+  for (size_t p = 0; p < b.K; p += kRoundedGroup, panel += kWordsOfGroup * V::kLanes) {
+    Word words[2][kFloats];
+    V::load_columns(rows.begin, p, words[0]);
+    V::load_columns(rows.begin, p + kRoundedGroup / 2, words[1]);
+    for (size_t i = 0; i < V::kLanes * kRoundedGroup; i += kLine) {
+      __builtin_prefetch(ahead + i, 0, 2);
+    }
+    ahead += V::kLanes * kRoundedGroup;
+#pragma GCC unroll 4
+    for (size_t i = 0; i < kFloats; ++i) {
+      const Word a = words[i / 2][i % 2 * 2], c = words[i / 2][i % 2 * 2 + 1];
+      const Word even = (a & 0xFFu) | ((a >> 8u) & 0xFF00u) | ((c & 0xFFu) << 16u) | ((c << 8u) & 0xFF000000u);
+      const Word odd = ((a >> 8u) & 0xFFu) | ((a >> 16u) & 0xFF00u) | ((c << 8u) & 0xFF0000u) | (c & 0xFF000000u);
+      V::store(panel + 2 * i * V::kLanes, (Float)Codes::stored(even));
+      V::store(panel + (2 * i + 1) * V::kLanes, (Float)Codes::stored(odd));
+    }
+    V::store(panel + 2 * kFloats * V::kLanes, scale);
+  }
+}
+
 // R rows by P panels.
 template <typename V, typename D, size_t P, size_t R>
 void multiply_panel(const RoundedLinear& product, size_t first, size_t column, const float* panel) {
@@ -243,8 +283,10 @@ void multiply_panels(const RoundedLinear& product, size_t first, size_t count, s
 
 }  // namespace detail
 
-template <typename V, typename D>
+// ByteDots: D of products of bytes of which Codes makes numbers that it can multiply.
+template <typename V, typename D, typename ByteDots, typename Codes>
 constexpr RoundedKernels rounded_kernels() {
+  static_assert(D::kRows == ByteDots::kRows && D::kPanels == ByteDots::kPanels, "tasks are the same");
   return {V::kLanes,
           V::kFewRows,
           D::kRows,
@@ -252,7 +294,9 @@ constexpr RoundedKernels rounded_kernels() {
           D::kPanels,
           detail::kWordsOfGroup * V::kLanes,
           detail::fill_rounded<V>,
-          detail::multiply_panels<V, D>};
+          detail::multiply_panels<V, D>,
+          detail::fill_bytes<V, Codes>,
+          detail::multiply_panels<V, ByteDots>};
 }
 
 }  // namespace kernels

@@ -60,7 +60,7 @@ void print_bf16(const char* name, Product product, const char* only) {
 void print_rounded(const float* x, size_t rows, const Int4Matrix& weight, float* out, const char* only) {
   std::vector<float> memory(rounded_floats(rows, weight.K));
   const RoundedRows rounded = rounded_in(memory.data(), rows, weight.K);
-  print("rounded_linear_int4", 1, rows, weight.K, weight.N, only, [&](const ProductVariant& variant) {
+  print("rounded_linear", 1, rows, weight.K, weight.N, only, [&](const ProductVariant& variant) {
     const RoundedLinear product{rounded, weight, nullptr, out};
     run_tasks(RoundRows{x, rounded}, 0, rows);
     run_tasks(product, 0, tasks_of(product, *variant.rounded).count, *variant.rounded);

@@ -120,6 +120,26 @@ void any_count_is_rounded_in_place() {
   CHECK(same);
 }
 
+// Element (i, j) of Sylvester's matrix is -1 to the number of bits that i and j share; sums of integers are exact.
+void rows_are_multiplied_by_the_matrix() {
+  bool same = true;
+  std::vector<float> x(3 * kRotated);
+  for (size_t i = 0; i < x.size(); ++i) {
+    x[i] = static_cast<float>((i * 37) % 101) - 50.0f;
+  }
+  std::vector<float> out = x;
+  rotate(out.data(), 3, out.data());
+  for (size_t i = 0; i < x.size(); ++i) {
+    const size_t block = i / kRotated * kRotated;
+    float sum = 0.0f;
+    for (size_t j = 0; j < kRotated; ++j) {
+      sum += (__builtin_popcountll((i - block) & j) % 2 != 0 ? -1.0f : 1.0f) * x[block + j];
+    }
+    same = same && bits_of(out[i]) == bits_of(sum * 0.17677669529663689f);
+  }
+  CHECK(same);
+}
+
 }  // namespace
 
 int main() {
@@ -128,5 +148,6 @@ int main() {
   scales_are_divided_by_and_multiplied_with();
   outliers_are_above_the_threshold();
   any_count_is_rounded_in_place();
+  rows_are_multiplied_by_the_matrix();
   return check::result();
 }

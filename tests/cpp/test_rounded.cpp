@@ -104,8 +104,28 @@ std::vector<float> result_of(RoundedLinear product, const RoundedKernels& kernel
   });
 }
 
-// `greatest`: every q of both is as far from zero as it can be, so that sums are as large as they get.
+// An INT8 weight of codes -127 to 127; the greatest are as far from zero as they can be.
+struct Bytes {
+  std::vector<int8_t> codes;
+  std::vector<float> scales;
+  Int8Matrix matrix;
+
+  Bytes(size_t N, size_t K, bool greatest) : codes(N * K), scales(noise(9, N)) {
+    std::vector<uint32_t> word(N * K);
+    words(Stream{11, 0, 0, 0}, 0, word.size(), word.data());
+    for (size_t i = 0; i < codes.size(); ++i) {
+      codes[i] = greatest ? static_cast<int8_t>(i % 3 == 0 ? -127 : 127)
+                          : static_cast<int8_t>(static_cast<int>(word[i] >> 8) % 255 - 127);
+    }
+    matrix = {codes.data(), scales.data(), N, K};
+  }
+};
+
+// `greatest`: every q of both is as far from zero as it can be, so that sums are as large as they get. G: 0 of INT8.
 void products(size_t T, size_t N, size_t K, size_t G, bool greatest) {
+  const Bytes bytes(N, K, greatest);
+  const bool is_int8 = G == 0;
+  G = is_int8 ? 32 : G;
   // Exactly as many bytes as there are, so that a tool that looks for reads past the end finds them.
   std::vector<uint32_t> word(N * K / 2 + N * K / G);
   words(Stream{5, 0, 0, 0}, 0, word.size(), word.data());
@@ -125,6 +145,9 @@ void products(size_t T, size_t N, size_t K, size_t G, bool greatest) {
   for (size_t t = 0; t < T; ++t) {
     for (size_t n = 0; n < N; ++n) {
       int4_dequantize_row(weight, n, w.data());
+      for (size_t k = 0; is_int8 && k < K; ++k) {
+        w[k] = bytes.codes[n * K + k] * bytes.scales[n];
+      }
       double sum = static_cast<double>(bias[n]), size = std::abs(sum);
       for (size_t k = 0; k < K; ++k) {
         const double term = rounded.q(t, k) * static_cast<double>(rounded.scale(t, k)) * static_cast<double>(w[k]);
@@ -135,7 +158,13 @@ void products(size_t T, size_t N, size_t K, size_t G, bool greatest) {
       sizes.push_back(size);
     }
   }
-  const RoundedLinear product{rounded.rows, weight, bias.data(), nullptr};
+  const auto product_of = [&](const RoundedRows& rows) {
+    RoundedLinear product = is_int8 ? rounded_linear(bytes.matrix, bias.data(), nullptr)
+                                    : RoundedLinear{rows, weight, bias.data(), nullptr};
+    product.x = rows;
+    return product;
+  };
+  const RoundedLinear product = product_of(rounded.rows);
   std::vector<float> fused;
   for (const Variant& variant : variants()) {
     const std::vector<float> whole = result_of(product, *variant.kernels, SIZE_MAX / 2);
@@ -153,7 +182,7 @@ void products(size_t T, size_t N, size_t K, size_t G, bool greatest) {
     if (T > 1) {
       const std::vector<float> row(x.end() - static_cast<ptrdiff_t>(K), x.end());
       const Rounded last(row, 1, K, 1);
-      const std::vector<float> alone = result_of({last.rows, weight, bias.data(), nullptr}, *variant.kernels, 2);
+      const std::vector<float> alone = result_of(product_of(last.rows), *variant.kernels, 2);
       CHECK(check::same_bits(alone, {whole.end() - static_cast<ptrdiff_t>(N), whole.end()}));
     }
   }
@@ -219,6 +248,7 @@ int main() {
   for (const size_t T : {0u, 1u, 2u, 3u, 4u, 5u, 7u, 8u, 9u, 17u}) {
     for (const size_t N : {1u, 4u, 15u, 16u, 17u, 33u}) {
       products(T, N, 64, 32, false);
+      products(T, N, 64, 0, T % 2 == 0);
     }
     products(T, 20, 96, 96, false);
   }
@@ -239,6 +269,7 @@ int main() {
   for (const auto& [rows, columns, groups, greatest] : drawn) {
     const size_t G = 32 * (1 + size_t{groups} % 3), K = G * (1 + size_t{groups} / 3 % 30);
     products(1 + rows % 300, 1 + columns % 70, K, G, greatest % 4 == 0);
+    products(1 + rows % 300, 1 + columns % 70, K, 0, greatest % 4 == 0);
   }
   products(530, 17, 64, 32, false);
   return check::result();

@@ -138,6 +138,8 @@ constexpr RoundedKernels rounded_amx = {kLanes,
                                         1,
                                         kPanelOfGroup,
                                         detail::fill_rounded<Avx512, Words>,
+                                        multiply,
+                                        detail::fill_bytes<Avx512, detail::Unchanged>,
                                         multiply};
 
 }  // namespace kernels

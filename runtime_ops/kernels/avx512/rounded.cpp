@@ -5,7 +5,7 @@
 namespace zoexport {
 namespace kernels {
 
-constexpr RoundedKernels rounded_vnni = rounded_kernels<Avx512, Dots>();
+constexpr RoundedKernels rounded_vnni = rounded_kernels<Avx512, Dots, ByteDots, detail::Above128>();
 
 }  // namespace kernels
 }  // namespace zoexport

@@ -25,6 +25,12 @@ struct Dots {
   Neon::Float total() const { return vcvtq_f32_s32(sums); }
 };
 
+// Of codes as they are: a row has no offset.
+struct ByteDots : Dots {
+  ByteDots() = default;
+  explicit ByteDots(int32_t) {}
+};
+
 }  // namespace
 }  // namespace kernels
 }  // namespace zoexport

@@ -30,9 +30,30 @@ struct Dots {
   }
 };
 
+// Two products of at most 127 * 127 are added in 16 bits.
+struct ByteDots {
+  static constexpr size_t kRows = 6;
+  static constexpr size_t kPanels = 1;
+  typedef const int8_t* Four;
+  int32x4_t low = vdupq_n_s32(0);
+  int32x4_t high = vdupq_n_s32(0);
+
+  ByteDots() = default;
+  explicit ByteDots(int32_t) {}
+  static Four load(const int8_t* four) { return four; }
+  void add(Neon::Word codes, Four four) {
+    int32_t word;
+    __builtin_memcpy(&word, four, sizeof(word));
+    const int8x16_t left = vreinterpretq_s8_u32(codes), right = vreinterpretq_s8_s32(vdupq_n_s32(word));
+    low = vpadalq_s16(low, vmull_s8(vget_low_s8(left), vget_low_s8(right)));
+    high = vpadalq_s16(high, vmull_high_s8(left, right));
+  }
+  Neon::Float total() const { return vcvtq_f32_s32(vpaddq_s32(low, high)); }
+};
+
 }  // namespace
 
-constexpr RoundedKernels rounded_neon = rounded_kernels<Neon, Dots>();
+constexpr RoundedKernels rounded_neon = rounded_kernels<Neon, Dots, ByteDots, detail::Unchanged>();
 
 }  // namespace kernels
 }  // namespace zoexport

@@ -5,7 +5,7 @@
 namespace zoexport {
 namespace kernels {
 
-constexpr RoundedKernels rounded_dotprod = rounded_kernels<Neon, Dots>();
+constexpr RoundedKernels rounded_dotprod = rounded_kernels<Neon, Dots, ByteDots, detail::Unchanged>();
 
 }  // namespace kernels
 }  // namespace zoexport

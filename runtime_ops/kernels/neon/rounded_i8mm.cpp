@@ -16,21 +16,30 @@ constexpr size_t kLanes = Neon::kLanes;
 constexpr size_t kRows = 12;  // whose sums, those of a group, and what is multiplied are in registers
 constexpr size_t kPanelOfGroup = kWordsOfGroup * kLanes;
 
-// A group's codes as q, of each eight inputs two columns beside each other (32 bytes of four columns), then its scales.
-void fill(const Int4Matrix& weight, size_t column, float* panel) {
-  detail::fill_rounded<Neon>(weight, column, panel);
-  const uint8x16_t eight = vdupq_n_u8(8);
-  for (size_t g = 0; g < weight.K / kRoundedGroup; ++g, panel += kPanelOfGroup) {
+// A panel's codes as q, which they exceed by `above`: of each eight inputs two columns beside each other (32 bytes of four
+// columns), then its scales.
+void pair_columns(size_t groups, uint8x16_t above, float* panel) {
+  for (size_t g = 0; g < groups; ++g, panel += kPanelOfGroup) {
     for (size_t i = 0; i < 2 * detail::kFloats; i += 2) {
       float* const at = panel + i * kLanes;
       const auto codes = [&](size_t word) {
-        return vreinterpretq_u32_u8(vsubq_u8(vreinterpretq_u8_f32(vld1q_f32(at + word * kLanes)), eight));
+        return vreinterpretq_u32_u8(vsubq_u8(vreinterpretq_u8_f32(vld1q_f32(at + word * kLanes)), above));
       };
       const uint32x4_t even = codes(0), odd = codes(1);
       vst1q_f32(at, vreinterpretq_f32_u32(vzip1q_u32(even, odd)));
       vst1q_f32(at + kLanes, vreinterpretq_f32_u32(vzip2q_u32(even, odd)));
     }
   }
+}
+
+void fill(const Int4Matrix& weight, size_t column, float* panel) {
+  detail::fill_rounded<Neon>(weight, column, panel);
+  pair_columns(weight.K / kRoundedGroup, vdupq_n_u8(8), panel);
+}
+
+void fill_bytes(const Int8Matrix& weight, size_t column, float* panel) {
+  detail::fill_bytes<Neon, detail::Unchanged>(weight, column, panel);
+  pair_columns(weight.K / kRoundedGroup, vdupq_n_u8(0), panel);
 }
 
 // 16 bytes of two rows from `q` on, as pairs of their eights.
@@ -100,8 +109,9 @@ void multiply(const RoundedLinear& product, size_t first, size_t count, size_t c
 
 }  // namespace
 
-constexpr RoundedKernels rounded_i8mm = {kLanes, Neon::kFewRows, kRows, detail::multiply_rounded_rows<Neon, Dots>,
-                                         1,      kPanelOfGroup,  fill,  multiply};
+constexpr RoundedKernels rounded_i8mm = {kLanes,     Neon::kFewRows, kRows, detail::multiply_rounded_rows<Neon, Dots>,
+                                         1,          kPanelOfGroup,  fill,  multiply,
+                                         fill_bytes, multiply};
 
 }  // namespace kernels
 }  // namespace zoexport

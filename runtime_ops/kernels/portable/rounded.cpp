@@ -23,9 +23,15 @@ struct Dots {
   Portable::Float total() const { return Portable::to_float((Portable::Word)sums); }
 };
 
+// Of codes that are 128 too great, and not 8: a row's offset is 16 times as far.
+struct ByteDots : Dots {
+  ByteDots() = default;
+  explicit ByteDots(int32_t begin) : Dots(16 * begin) {}
+};
+
 }  // namespace
 
-constexpr RoundedKernels rounded_portable = rounded_kernels<Portable, Dots>();
+constexpr RoundedKernels rounded_portable = rounded_kernels<Portable, Dots, ByteDots, detail::Above128>();
 
 }  // namespace kernels
 }  // namespace zoexport
