@@ -7,13 +7,13 @@
 #include "bindings/c_dataset.h"
 #include "bindings/c_session.h"
 #include "engines/engine.h"
-#include "engines/packed_weights.h"
 #include "kernels/quantize_int4.h"
 #include "rng/permutation.h"
 #include "rng/variants.h"
 #include "session/decimal.h"
 #include "session/memory.h"
 #include "session/state/state_description.h"
+#include "session/storage/files.h"
 
 using namespace zoexport::c;
 using nlohmann::json;
@@ -29,7 +29,7 @@ Result<zo_session*> open_session(const std::string& bundle, const Options& optio
   OpenOptions chosen;
   chosen.threads = options.count("threads");
   chosen.skip_hashes = !options.flag("verify");
-  chosen.packed = options.has("packed_weights") ? options.text("packed_weights") : default_packed_folder();
+  chosen.cache = options.has("cache") ? options.text("cache") : zoexport::default_cache_folder();
   if (engine != nullptr) {
     ZO_REQUIRE(engine->run);
     chosen.engine = *engine;
@@ -111,8 +111,6 @@ zo_status zo_session_info(zo_session* session, char** info, zo_error* error) {
                  {"max_labels", manifest.max_labels},
                  {"seed", impl.run().seed()},
                  {"steps", impl.steps()},
-                 {"packed_weights", impl.packed().path},
-                 {"packed_problem", impl.packed().problem},
                  {"device_bytes", impl.device_bytes()},
                  {"adapters", adapters}},
                 info);

@@ -56,16 +56,8 @@ class Engine {
   virtual uint64_t device_bytes() const { return 0; }
 };
 
-// How an engine came by its packed weights; empty before a program is loaded.
-struct PackedUse {
-  std::string path;     // the file they are in; empty where they are in this process's own memory
-  std::string problem;  // why they are not in a file, where a folder was given
-};
-
-// Programs in .pte files of a bundle. `threads` 0 leaves the choice to ExecuTorch. Packed weights are kept in the folder
-// `packed`, or nowhere where it is empty; `use` is told which. `manifest`, `files` and `use` outlive the engine.
-Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest, const BundleFiles& files,
-                                                       uint32_t threads, const std::string& packed, PackedUse& use);
+// Programs in .pte files of a bundle. `threads` 0 leaves the choice to ExecuTorch. `manifest` and `files` outlive the engine.
+Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest, const BundleFiles& files, uint32_t threads);
 
 // Functions in .mlxfn files of a bundle, where this build has MLX. `files` outlives the engine.
 Result<std::unique_ptr<Engine>> load_mlx_engine(const BundleFiles& files);

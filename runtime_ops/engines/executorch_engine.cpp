@@ -21,13 +21,11 @@
 
 #include "engines/engine.h"
 #include "engines/mapped_loader.h"
-#include "engines/packed_weights.h"
 #include "engines/planned_memory.h"
 #include "engines/program_tables.h"
 #include "engines/team.h"
 #include "session/memory.h"
 #include "session/storage/files.h"
-#include "session/storage/sha256.h"
 
 // The wheel has this library but not its header.
 namespace executorch::extension::threadpool {
@@ -48,8 +46,6 @@ using executorch::extension::Module;
 using executorch::extension::TensorPtr;
 using executorch::runtime::Error;
 using executorch::runtime::EValue;
-
-const char* const kBackend = "XnnpackBackend";
 
 Failure failed(const ProgramSpec& program, const std::string& found, const std::string& fix) {
   return {ZO_ENGINE_ERROR, "program " + program.name + " (" + program.file + ")", found, "ExecuTorch to run it", fix};
@@ -212,8 +208,7 @@ class ThreadPoolUse {
 
 class ExecutorchEngine : public Engine {
  public:
-  ExecutorchEngine(const Manifest& manifest, const BundleFiles& files, std::string packed, PackedUse& use)
-      : manifest_(manifest), files_(files), packed_(std::move(packed)), use_(use) {}
+  ExecutorchEngine(const Manifest& manifest, const BundleFiles& files) : manifest_(manifest), files_(files) {}
 
   Status load(const ProgramSpec& program) override {
     return unless_assertion(
@@ -307,15 +302,13 @@ class ExecutorchEngine : public Engine {
     std::unique_ptr<PlannedMemory>& memory = memory_[program.name];
     ZO_ASSIGN(planned, planned_memory(*module, program));
     memory = std::move(planned);
-    if (!load_with_file(*module, program, *memory)) {
-      forget_log();
-      const Error error = module->load_method(program.entry_point, memory->allocator());
-      // An operator that is not in the file's list is logged, and called all the same.
-      if (error != Error::Ok || !logged.empty()) {
-        module->unload_method(program.entry_point);
-        return failed(program, "while loading, " + code_text(error),
-                      "Compile the bundle with this version of zoexport; report it if that does not help.");
-      }
+    forget_log();
+    const Error error = module->load_method(program.entry_point, memory->allocator());
+    // An operator that is not in the file's list is logged, and called all the same.
+    if (error != Error::Ok || !logged.empty()) {
+      module->unload_method(program.entry_point);
+      return failed(program, "while loading, " + code_text(error),
+                    "Compile the bundle with this version of zoexport; report it if that does not help.");
     }
     const auto meta = module->method_meta(program.entry_point);
     if (!meta.ok() || meta->num_inputs() != program.inputs.size() || meta->num_outputs() != program.outputs.size()) {
@@ -410,91 +403,8 @@ class ExecutorchEngine : public Engine {
     return memory;
   }
 
-  // Loads a program with its packed weights mapped from a file. False where that cannot be: they are then packed into
-  // this process's own memory, which always works.
-  bool load_with_file(Module& module, const ProgramSpec& program, PlannedMemory& memory) {
-    // Single stages are given their weights: they have none to pack. Other backends have files of their own.
-    const auto& used = manifest_.backends;
-    const bool packs = used.empty() || std::find(used.begin(), used.end(), kBackend) != used.end();
-    if (packed_.empty() || !use_.problem.empty() || !manifest_.whole() || !packs) {
-      return false;
-    }
-    if (!manifest_.distinct_weights) {
-      use_.problem = "manifest.json: distinct_weights is not true";
-      return false;
-    }
-    const FileSpec& file = manifest_.files.at(program.file);
-    const std::string inputs = file.sha256 + "\n" + packer_identity(backend());
-    const std::string key = sha256_hex(inputs.data(), inputs.size()).substr(0, 32);
-    // The packed weights are about the size of the program file's; a trailer and the rounding to pages come on top.
-    const uint64_t room = file.bytes + file.bytes / 4 + (uint64_t{8} << 20);
-    const auto found =
-        PackedWeights::open(packed_, key, room, [&](const std::string& path) { return pack(program.file, path); });
-    if (!found.ok()) {
-      use_.problem = found.failure().where + ": " + found.failure().found;
-      return false;
-    }
-    if (!found->any()) {
-      return false;
-    }
-    const Status loaded = load_packed(module, program.entry_point, memory, found->path());
-    if (!loaded.ok()) {
-      module.unload_method(program.entry_point);
-      use_.problem = loaded.failure().where + ": " + loaded.failure().found;
-      return false;
-    }
-    // ExecuTorch only reads from here on, but it would keep other processes from loading the file.
-    found->release_library_lock();
-    use_.path = found->path();
-    return true;
-  }
-
-  // Writes the packed weights of a program file. All its programs are loaded at once: what is not in the file when it is
-  // first read never gets into it.
-  Status pack(const std::string& file, const std::string& path) {
-    std::vector<std::unique_ptr<PlannedMemory>> memory;
-    std::unique_ptr<Module> module;  // goes before the memory
-    for (const ProgramSpec& program : manifest_.programs) {
-      if (program.file == file) {
-        if (module == nullptr) {
-          ZO_ASSIGN(opened, open_module(program));
-          module = std::move(opened);
-        }
-        ZO_ASSIGN(planned, planned_memory(*module, program));
-        memory.push_back(std::move(planned));
-        ZO_TRY(load_packed(*module, program.entry_point, *memory.back(), path));
-      }
-    }
-    return {};
-  }
-
-  // ExecuTorch reports a file that it cannot use in its log only, and goes on without it.
-  static Status load_packed(Module& module, const std::string& method, PlannedMemory& memory, const std::string& path) {
-    executorch::runtime::BackendOptions<2> options;
-    executorch::runtime::LoadBackendOptionsMap backends;
-    if (path.size() >= executorch::runtime::kMaxOptionValueLength) {
-      return Failure{ZO_STATE_ERROR, path, "a path of " + std::to_string(path.size()) + " bytes",
-                     "at most " + std::to_string(executorch::runtime::kMaxOptionValueLength - 1),
-                     "Name another folder."};
-    }
-    forget_log();
-    Error error = options.set_option("packed_cache_path", path.c_str());
-    error = error == Error::Ok ? options.set_option("weight_cache_enabled", true) : error;
-    error = error == Error::Ok ? backends.set_options(kBackend, options.view()) : error;
-    error = error == Error::Ok ? module.load_method(method, memory.allocator(), nullptr, &backends) : error;
-    if (error != Error::Ok || !logged.empty()) {
-      return Failure{ZO_STATE_ERROR, path, code_text(error), "a file that ExecuTorch can pack into",
-                     "See the message."};
-    }
-    return {};
-  }
-
-  static const void* backend() { return executorch::runtime::get_backend_class(kBackend); }
-
   const Manifest& manifest_;
   const BundleFiles& files_;
-  std::string packed_;
-  PackedUse& use_;
   ThreadPoolUse pool_;  // outlives the modules
   PlannedArena arena_;
   std::map<std::string, std::unique_ptr<PlannedMemory>> memory_;  // by program; outlives the modules
@@ -507,7 +417,7 @@ class ExecutorchEngine : public Engine {
 }  // namespace
 
 Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest, const BundleFiles& files,
-                                                       uint32_t threads, const std::string& packed, PackedUse& use) {
+                                                       uint32_t threads) {
   static std::once_flag once;
   std::call_once(once, [] {
     executorch::runtime::register_pal(executorch::runtime::PalImpl::create(nullptr, end_call, nullptr, nullptr,
@@ -530,7 +440,7 @@ Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest,
   if (threads > 0) {
     ZO_TRY(ThreadPoolUse::choose(threads));
   }
-  return std::unique_ptr<Engine>(std::make_unique<ExecutorchEngine>(manifest, files, packed, use));
+  return std::unique_ptr<Engine>(std::make_unique<ExecutorchEngine>(manifest, files));
 }
 
 }  // namespace zoexport

@@ -269,9 +269,6 @@ Status run_session(const Options& options, json& out) {
     out.update(found);
   }
   ZO_ASSIGN(info, json_of(zo_session_info, session.get()));
-  if (const std::string problem = info["packed_problem"]; !problem.empty()) {
-    std::fprintf(stderr, "note: packed weights are not kept: %s\n", problem.c_str());
-  }
   if (options.timings && options.takes_examples()) {
     out["open_seconds"] = open_seconds;
     add_costs(session.get(), out);

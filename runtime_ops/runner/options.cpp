@@ -113,7 +113,7 @@ Status take(Options& options, const std::string& name, const std::string& text) 
     if (text.empty()) {
       return bad(name, "nothing", "a folder, or none");
     }
-    options.open["packed_weights"] = text == "none" ? "" : text;
+    options.open["cache"] = text == "none" ? "" : text;
   } else if (name == "--trust") {
     options.open["trusted_keys"].push_back(key_of(text));
   } else if (name == "--prompt") {
@@ -222,7 +222,7 @@ const char* const kUsage =
     "  --force           replace what export or unpack would write over\n"
     "  --threads N       default: chosen by the engine\n"
     "  --engine NAME     engine or fallback of the bundle; executorch is the CPU of one for android-gpu\n"
-    "  --cache DIR|none  folder of packed weights; default: zoexport/packed in the user's cache folder\n"
+    "  --cache DIR|none  folder of a GPU's shaders; default: zoexport/shaders in the user's cache folder\n"
     "  --recover         continue from the last good record of a damaged log; a copy of it is kept\n"
     "  --change-settings continue with other settings or examples than the state's\n"
     "  --trust KEY       refuse bundles that no holder of KEY signed: a .pub file, or its line; repeatable\n"

@@ -95,11 +95,11 @@ Status Session::make_engine(const OpenOptions& options) {
     engine_ = make_callback_engine(*options.engine);
     return {};
   }
-  make_engine_ = [this, threads = options.threads, packed = options.packed,
+  make_engine_ = [this, threads = options.threads, cache = options.cache,
                   kernel_times = options.kernel_times](const std::string& name) {
-    return name == "executorch" ? make_executorch_engine(manifest_, files_, threads, packed, packed_)
+    return name == "executorch" ? make_executorch_engine(manifest_, files_, threads)
            : name == "mlx"      ? load_mlx_engine(files_)
-           : name == "vulkan"   ? make_vulkan_engine(manifest_, files_, packed, kernel_times)
+           : name == "vulkan"   ? make_vulkan_engine(manifest_, files_, cache, kernel_times)
                                 : Failure{ZO_BUNDLE_ERROR, join(files_.path(), "manifest.json"), "the engine " + name,
                                           "executorch, mlx, vulkan, or an engine that the host supplies",
                                           "Compile the bundle for a target of this system."};

@@ -34,7 +34,7 @@ struct OpenOptions {
   std::optional<TrustedKeys> trusted;  // keys of which one must have signed the bundle; whose files are hashed then
   std::optional<zo_engine> engine;
   std::string engine_name;  // of those that the bundle has programs for; empty: the manifest's
-  std::string packed;       // the folder of packed weights; empty: they are not kept
+  std::string cache;        // the folder of what a GPU's driver makes of shaders; empty: it is not kept
   bool kernel_times = false;
 };
 
@@ -113,7 +113,6 @@ class Session {
     return evaluations_ ? evaluations_->made : kNone;
   }
   const Evaluated* best() const { return evaluations_ ? evaluations_->best() : nullptr; }
-  const PackedUse& packed() const { return packed_; }
 
   // These four give up a state that the session made where they fail before its first step.
   Status attach(const std::string& folder, const AttachOptions& options);
@@ -259,7 +258,6 @@ class Session {
   Manifest manifest_;
   BundleFiles files_;
   bool verify_programs_ = false;  // the engine loads the bundle's own programs
-  PackedUse packed_;
   std::function<Result<std::unique_ptr<Engine>>(const std::string& name)> make_engine_;  // not set with a host's engine
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Engine> generating_engine_;  // where it is another one

@@ -96,7 +96,7 @@ zo_session* open(const Bundle& bundle, std::atomic<uint64_t>* calls = nullptr) {
   const zo_engine engine{calls, run_program};
   zo_session* session = nullptr;
   zo_error error;
-  if (!CHECK(zo_session_open(bundle.path, R"({"packed_weights": ""})", &engine, &session, &error) == ZO_OK)) {
+  if (!CHECK(zo_session_open(bundle.path, R"({"cache": ""})", &engine, &session, &error) == ZO_OK)) {
     std::fprintf(stderr, "%s: found %s; expected %s\n", error.where, error.found, error.expected);
     std::exit(1);
   }

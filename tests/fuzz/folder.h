@@ -72,7 +72,7 @@ inline zo_session* open_bundle(const char* name) {
   zo_session* session = nullptr;
   zo_error error;
   const std::string path = std::string(ZOEXPORT_SOURCE_DIR "/tests/fuzz/bundles/") + name;
-  if (zo_session_open(path.c_str(), R"({"packed_weights": ""})", &engine, &session, &error) != ZO_OK) {
+  if (zo_session_open(path.c_str(), R"({"cache": ""})", &engine, &session, &error) != ZO_OK) {
     std::fprintf(stderr, "%s: %s\n", error.where, error.found);
     std::abort();
   }

@@ -254,7 +254,7 @@ class Host {
     zo_session_close(session_);
     session_ = nullptr;
     const zo_engine engine{nullptr, numbers_.byte() == 0xFF ? nullptr : fuzz::run_program};
-    json given = {{"packed_weights", ""}};
+    json given = {{"cache", ""}};
     if (numbers_.byte() % 4 == 0) {
       given["threads"] = value();
       given["verify"] = value();

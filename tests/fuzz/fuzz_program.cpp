@@ -149,13 +149,12 @@ void check(const Status& status) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const fuzz::Folder folder("program");
   folder.write("model.bin", fuzz::text(data, size));
-  PackedUse use;
   static const Manifest nothing;
   static const bool begun = [&] {
     auto opened = open_bundle(folder.path());
     MUST(opened.ok());
     const BundleFiles files(std::move(*opened), nothing, true);
-    MUST(make_executorch_engine(nothing, files, 0, "", use).ok());  // its handlers of messages and assertions
+    MUST(make_executorch_engine(nothing, files, 0).ok());  // its handlers of messages and assertions
     fuzz::use_one_thread();
     return true;
   }();
@@ -172,7 +171,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   auto opened = open_bundle(folder.path());
   MUST(opened.ok());
   const BundleFiles files(std::move(*opened), manifest, /*skip_hashes=*/true);
-  const auto engine = make_executorch_engine(manifest, files, 0, "", use);
+  const auto engine = make_executorch_engine(manifest, files, 0);
   MUST(engine.ok());
   for (const ProgramSpec& program : manifest.programs) {
     const Status loaded = (*engine)->load(program);

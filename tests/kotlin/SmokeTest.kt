@@ -141,19 +141,6 @@ class SmokeTest(private val case: File, output: File, private val golden: Any?) 
         }
     }
 
-    fun packedWeightsAreKeptInTheFolder() = examples().use { dataset ->
-        val folder = File.createTempFile("packed", "").apply { delete() }
-        for (cache in listOf(folder.path, "")) {
-            TrainingSession.open(bundle, cache = cache).use { session ->
-                assertEquals("", session.info.packedWeights)
-                session.step(dataset, longArrayOf(0))
-                assertEquals(if (cache == "") null else folder, File(session.info.packedWeights).parentFile)
-                assertEquals("", session.info.packedProblem)
-            }
-        }
-        assertTrue(folder.deleteRecursively())
-    }
-
     fun stepsOnChosenExamples() = examples().use { dataset ->
         prepared(null).use { session ->
             val first = session.step(dataset, longArrayOf(4, 0, 4))
@@ -368,7 +355,6 @@ class SmokeTest(private val case: File, output: File, private val golden: Any?) 
         "held-out examples are evaluated" to ::heldOutExamplesAreEvaluated,
         "another thread cancels" to ::anotherThreadCancels,
         "opens only what a trusted key signed" to ::opensOnlyWhatATrustedKeySigned,
-        "packed weights are kept in the folder" to ::packedWeightsAreKeptInTheFolder,
         "steps on chosen examples" to ::stepsOnChosenExamples,
         "a callback's exception comes out of train" to ::aCallbacksExceptionComesOutOfTrain,
         "examples of the host are checked and counted" to ::examplesOfTheHostAreCheckedAndCounted,

@@ -100,8 +100,6 @@ def train(
             ("memory", f"at most {anonymous} MB anonymous, {resident} MB resident"),
         ]
     rows.append(("state", result["state"]))
-    if problem := result.pop("packed_problem"):
-        rows.append(("packed weights", f"not kept ({problem})"))
     if result["shortened"]:
         rows.append(("shortened", f"{result['shortened']} of {result['examples']} examples"))
     emit(result, [f"Trained {result['steps']} steps.", *table(rows)], as_json=as_json)

@@ -71,8 +71,8 @@ class Open(Tokenizer):
     engine: str | None = setting(
         None, help="engine or fallback of the manifest; absent: the manifest's engine"
     )
-    packed_weights: str | None = setting(
-        None, help="folder of packed weights; absent: the user's cache; empty: not kept in a file"
+    cache: str | None = setting(
+        None, help="folder of a GPU's shaders; absent: the user's cache; empty: they are not kept"
     )
     kernel_times: bool = setting(False, help="measure kernels if the engine and the device can")
 

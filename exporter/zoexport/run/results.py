@@ -27,7 +27,6 @@ class Trained(_Result):
         step_seconds_median, peak_rss_mb, peak_anonymous_mb: of this call; None where it took no step, or the system
             does not say.
         state: the state's folder.
-        packed_problem: why packed weights are not kept in a file; empty where they are.
         examples: in the data. shortened: those of them longer than a row.
         evaluations: of the held-out examples, each with step, loss, accuracy, token_accuracy and margin. best_step:
             the steps of the one with the lowest loss; None without evaluations after steps.
@@ -39,7 +38,6 @@ class Trained(_Result):
     peak_rss_mb: float | None
     peak_anonymous_mb: float | None
     state: Path
-    packed_problem: str
     examples: int
     shortened: int
     evaluations: list[dict[str, Any]]

@@ -160,7 +160,6 @@ def train(
         peak_rss_mb=_megabytes(memory_usage().peak_rss_bytes),
         peak_anonymous_mb=_megabytes(run.peak_anonymous),
         state=folder,
-        packed_problem=info.packed_problem,
         evaluations=[
             {key: value for key, value in dataclasses.asdict(one).items() if key != "best"}
             for one in evaluations

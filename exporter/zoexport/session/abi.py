@@ -408,7 +408,7 @@ def open_options(
         "threads": threads,
         "verify": verify,
         "engine": engine_name,
-        "packed_weights": None if cache is None else os.fspath(cache),
+        "cache": None if cache is None else os.fspath(cache),
         "trusted_keys": trusted_keys(trust),
     }
 

@@ -92,7 +92,7 @@ class Session(abi.Handle):
             verify: whether files are hashed before they are used; sizes are always compared.
             engine: runs the programs instead of the engine that the manifest names.
             engine_name: engine or fallback of the manifest; None: its engine.
-            cache: folder of packed weights; None: the user's cache; "": not kept.
+            cache: folder of a GPU's shaders; None: the user's cache; "": not kept.
             trust: public keys, as files or lines, of which one must have signed the bundle; None: those of the
                 environment (:mod:`zoexport.core.trust`).
 

@@ -20,9 +20,7 @@ Candidate = tuple[Sequence[int], Sequence[int]]
 class Info:
     """Numbers of a bundle and its state. ``steps`` counts those taken in total.
 
-    ``packed_weights`` is the file that packed weights are mapped from, empty before the first program runs or without
-    one; ``packed_problem`` is the reason if there is none. ``device_bytes`` is the size of a GPU's buffers so far,
-    ``adapters`` are the names of the loaded ones.
+    ``device_bytes`` is the size of a GPU's buffers so far, ``adapters`` are the names of the loaded ones.
     """
 
     bundle_id: str
@@ -36,8 +34,6 @@ class Info:
     max_labels: int
     seed: int
     steps: int
-    packed_weights: str
-    packed_problem: str
     device_bytes: int
     adapters: list[str]
 

@@ -130,9 +130,8 @@ ZO_API zo_status zo_session_open(const char* bundle, const char* options, const 
 ZO_API void zo_session_close(zo_session* session);
 
 /* Gives {"bundle_id", "method", "target", "engine", "rows", "max_length", "copies", "num_queries", "max_labels", "seed",
- * "steps", "packed_weights", "packed_problem", "device_bytes", "adapters"}. `packed_weights` is the file that packed
- * weights are mapped from ("" before the first program runs, or without one), `packed_problem` the reason if there is
- * none, `device_bytes` the size of a GPU's buffers so far, `adapters` the names of the loaded ones. */
+ * "steps", "device_bytes", "adapters"}. `device_bytes` is the size of a GPU's buffers so far, `adapters` the names of the
+ * loaded ones. */
 ZO_API zo_status zo_session_info(zo_session* session, char** info, zo_error* error);
 
 /* Gives the state tensors in the manifest's order: a list of {"name", "role", "module", "tensor_id", "shape", "dtype"},

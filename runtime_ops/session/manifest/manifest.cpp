@@ -260,7 +260,6 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
   read_step(root, manifest);
   read_grid(root, manifest);
   read_generate(root, manifest);
-  manifest.distinct_weights = root.has("distinct_weights") && root.member("distinct_weights").boolean();
   ZO_TRY(problems.status());
   check_names(manifest, problems);
   check_step(manifest, problems);

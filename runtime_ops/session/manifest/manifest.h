@@ -145,7 +145,6 @@ struct Manifest {
   std::vector<std::string> tokenizer;  // its files
   std::optional<TextSpec> text;        // absent without a tokenizer
   std::vector<std::string> backends;   // of ExecuTorch, that the delegates call
-  bool distinct_weights = false;
   std::map<std::string, FileSpec> files;
   StepPlan step;                     // without levels where gradients are computed
   std::string optimizer;             // of the settings: adamw or sgd; may be empty for zeroth-order methods

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -326,6 +327,29 @@ Result<FolderLock> FolderLock::acquire(const std::string& path) {
   // The number only serves a message; a lock without it is as good.
   (void)lock->write(std::to_string(::getpid()) + "\n");
   return FolderLock(std::move(*lock));
+}
+
+std::string default_cache_folder() {
+  const auto variable = [](const char* name) -> std::string {
+    const char* value = std::getenv(name);
+    return value == nullptr ? "" : value;
+  };
+  if (const char* folder = std::getenv("ZOEXPORT_SHADERS")) {
+    return folder;
+  }
+  const std::string home = variable("HOME");
+  std::string chosen = variable("ZOEXPORT_CACHE");
+  if (!chosen.empty()) {
+    if (chosen == "~" || chosen.compare(0, 2, "~/") == 0) {
+      chosen.replace(0, 1, home);
+    }
+    return join(chosen, "shaders");
+  }
+  chosen = variable("XDG_CACHE_HOME");
+  if (chosen.empty() && !home.empty()) {
+    chosen = join(home, ".cache");
+  }
+  return chosen.empty() ? "" : join(chosen, "zoexport/shaders");
 }
 
 }  // namespace zoexport

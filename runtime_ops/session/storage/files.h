@@ -126,4 +126,7 @@ class FolderLock {
   FileLock lock_;
 };
 
+// Where what can be made again is kept; empty where the environment names no folder.
+std::string default_cache_folder();
+
 }  // namespace zoexport

@@ -80,22 +80,6 @@ final class SessionTests: XCTestCase {
         }
     }
 
-    func testPackedWeightsAreKeptInTheFolder() throws {
-        let dataset = try test.examples()
-        let folder = FileManager.default.temporaryDirectory.appendingPathComponent(UUID().uuidString)
-        defer { try? FileManager.default.removeItem(at: folder) }
-        for cache in [folder.path, ""] {
-            let session = try TrainingSession(bundle: test.bundle, cache: cache)
-            XCTAssertEqual(try session.info.packedWeights, "")
-            _ = try session.step(dataset, indices: [0])
-            let info = try session.info
-            XCTAssertEqual(info.packedWeights.hasPrefix(folder.path), !cache.isEmpty)
-            XCTAssertEqual(info.packedWeights.isEmpty, cache.isEmpty)
-            XCTAssertEqual(info.packedProblem, "")
-            try session.close()
-        }
-    }
-
     func testStepsOnChosenExamples() throws {
         let dataset = try test.examples()
         let session = try test.prepared(nil)

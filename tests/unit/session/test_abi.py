@@ -56,7 +56,7 @@ def test_a_manifest_without_what_hosts_read(bundle: Path) -> None:
         ({"threads": -1}, "option 'threads': found -1"),
         ({"verify": 1}, "option 'verify': found 1; expected true or false"),
         ({"engine": 1}, "option 'engine': found 1; expected a text"),
-        ({"packed_weights": "a\0b"}, "option 'packed_weights': .*without zero characters"),
+        ({"cache": "a\0b"}, "option 'cache': .*without zero characters"),
         ({"threads": 1.5}, "option 'threads': found 1.5"),
         ({"trusted_keys": "key"}, "option 'trusted_keys': found 'key'; expected a list"),
         ({"trusted_keys": [1]}, "option 'trusted_keys': found 1"),

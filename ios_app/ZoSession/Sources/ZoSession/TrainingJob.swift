@@ -92,7 +92,7 @@ public final class TrainingJob: Sendable {
     /// Opens the job, paused if another process left it unfinished. The sessions get the other parameters.
     public init(folder: URL, engine: (any Engine)? = nil, cache: String? = nil, trustedKeys: [String]? = nil) throws {
         let path = try checked(folder.path, "folder"), box = EngineBox(engine)
-        let options = try json(["packed_weights": cache, "trusted_keys": trustedKeys])
+        let options = try json(["cache": cache, "trusted_keys": trustedKeys])
         let opened = try box.open { zo_job_open(path, options, $0, $1, $2) }
         handle = Handle(opened, what: "job") { job in withExtendedLifetime(box) { zo_job_close(job) } }
         self.engine = box

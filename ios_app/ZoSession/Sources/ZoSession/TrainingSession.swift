@@ -10,13 +10,13 @@ public final class TrainingSession: Sendable {
     let handle: Handle
 
     /// Opens a bundle. `engine` runs the programs instead of `engineName`, one of `BundleEngines`; `cache` is a folder for
-    /// packed weights, in an app below its caches directory; one of `trustedKeys`, minisign's, must have signed the bundle.
+    /// a GPU's shaders, in an app below its caches directory; one of `trustedKeys`, minisign's, must have signed the bundle.
     public convenience init(
         bundle: URL, threads: Int? = nil, verify: Bool? = nil, engine: (any Engine)? = nil, cache: String? = nil,
         trustedKeys: [String]? = nil, engineName: String? = nil
     ) throws {
         let options = try json([
-            "threads": threads, "verify": verify, "packed_weights": cache, "trusted_keys": trustedKeys, "engine": engineName,
+            "threads": threads, "verify": verify, "cache": cache, "trusted_keys": trustedKeys, "engine": engineName,
         ])
         let path = try checked(bundle.path, "bundle"), box = EngineBox(engine)
         self.init(try box.open { zo_session_open(path, options, $0, $1, $2) }, box)

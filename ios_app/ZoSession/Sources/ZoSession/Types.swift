@@ -5,7 +5,6 @@ public struct SessionInfo: Decodable, Sendable {
     public let bundleId, method, target, engine: String
     public let rows, maxLength, copies, numQueries, maxLabels: Int
     public let seed, steps: UInt64
-    public let packedWeights, packedProblem: String
     public let adapters: [String]
 }
 

@@ -5,7 +5,7 @@ import ZoSession
 public struct Places: Sendable {
     /// The job's folder too.
     public let root: URL
-    /// Folder of packed weights and compiled packages, which the system may empty.
+    /// Folder of compiled packages and shaders, which the system may empty.
     public let cache: URL
 
     public init(root: URL, cache: URL) {

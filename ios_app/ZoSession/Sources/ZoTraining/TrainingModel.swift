@@ -57,7 +57,7 @@ public final class TrainingModel {
         }
 
         func job(_ engine: (any Engine)? = nil) throws -> TrainingJob {
-            let cache = places.cache.appendingPathComponent("packed").path
+            let cache = places.cache.appendingPathComponent("shaders").path
             return try TrainingJob(folder: places.root, engine: engine, cache: cache, trustedKeys: trustedKeys)
         }
     }

@@ -11,7 +11,7 @@ import zoexport.session.Reason
 class ZoApplication : Application() {
     val model: TrainingModel by lazy {
         val device = AndroidDevice(this)
-        TrainingModel(filesDir, cacheDir.resolve("packed").path, device::conditions, SystemLauncher(this))
+        TrainingModel(filesDir, cacheDir.resolve("shaders").path, device::conditions, SystemLauncher(this))
     }
 
     /** Pauses training, which saves and closes the bundle; the user resumes it. */

@@ -63,7 +63,7 @@ class Typed private constructor(internal val json: Map<String, Any>) {
  * [TrainingSession.open], for all sessions of the job.
  */
 class TrainingJob(folder: File, cache: String? = null, trustedKeys: List<String>? = null) : AutoCloseable {
-    private val handle = Native.openJob(folder.path, options("packed_weights" to cache, "trusted_keys" to trustedKeys))
+    private val handle = Native.openJob(folder.path, options("cache" to cache, "trusted_keys" to trustedKeys))
         .let { Handle(it, "job", Native::closeJob) }
 
     /** The job as a screen shows it; null after [close]. */

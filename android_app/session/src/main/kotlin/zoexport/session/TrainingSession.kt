@@ -156,7 +156,7 @@ class TrainingSession internal constructor(address: Long) : AutoCloseable {
 
     companion object {
         /**
-         * Opens a bundle. [cache] is a folder for packed weights, on Android below `Context.cacheDir`; empty: none. One of
+         * Opens a bundle. [cache] is a folder for a GPU's shaders, on Android below `Context.cacheDir`; empty: none. One of
          * [trustedKeys], minisign's, must have signed the bundle; null: any opens. [engineName] is one of [BundleEngines].
          */
         fun open(
@@ -164,7 +164,7 @@ class TrainingSession internal constructor(address: Long) : AutoCloseable {
             trustedKeys: List<String>? = null, engineName: String? = null,
         ): TrainingSession {
             val options = options(
-                "threads" to threads, "verify" to verify, "packed_weights" to cache, "trusted_keys" to trustedKeys,
+                "threads" to threads, "verify" to verify, "cache" to cache, "trusted_keys" to trustedKeys,
                 "engine" to engineName,
             )
             return TrainingSession(Native.open(bundle.path, options))

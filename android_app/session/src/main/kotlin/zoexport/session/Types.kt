@@ -4,14 +4,13 @@ import java.nio.ByteBuffer
 import java.nio.ByteOrder
 import org.json.JSONObject
 
-/** Describes a bundle and its state. [packedWeights] is the file of packed weights, or empty; [packedProblem] says why. */
+/** Describes a bundle and its state. */
 class SessionInfo internal constructor(
     json: JSONObject, val bundleId: String = json.of("bundle_id"), val method: String = json.of("method"),
     val target: String = json.of("target"), val engine: String = json.of("engine"), val rows: Int = json.of("rows"),
     val maxLength: Int = json.of("max_length"), val copies: Int = json.of("copies"),
     val numQueries: Int = json.of("num_queries"), val maxLabels: Int = json.of("max_labels"),
     val seed: ULong = json.of("seed"), val steps: Long = json.of("steps"),
-    val packedWeights: String = json.of("packed_weights"), val packedProblem: String = json.of("packed_problem"),
     val adapters: List<String> = json.getJSONArray("adapters").items { getString(it) },
 )
 

@@ -61,7 +61,7 @@ class Exchange(val question: String, val trained: String, val untrained: String)
  * main thread.
  *
  * @param folder of the app, where examples and states are kept.
- * @param cache the folder of packed weights.
+ * @param cache the folder of a GPU's shaders.
  * @param trustedKeys public keys of which one must have signed a bundle; null: any bundle.
  */
 class TrainingModel(
