@@ -61,12 +61,6 @@ _SIZES = _values(click.IntRange(min=1))
     "--targets", callback=_values(str), metavar="T,...", help="lora.target_modules: attention, ..."
 )
 @click.option(
-    "--granularity",
-    callback=_values(click.Choice(["model", "layer"])),
-    metavar="S,...",
-    help="Programs of prge and mezo: model, layer.",
-)
-@click.option(
     "--keep-mb",
     callback=_values(click.IntRange(min=0)),
     metavar="N,...",

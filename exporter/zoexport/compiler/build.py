@@ -196,18 +196,11 @@ def compile_bundle(
         progress(planned.target.notice, None)
     # torch and transformers load only once the settings are known to be good.
     from zoexport import models
-    from zoexport.ir.tracing import lean_tracing
-    from zoexport.targets.executorch.edge_table import read_by_libyaml
 
     source = models.resolve(model) if isinstance(model, str) else model
     bundle = output or Path(f"{_slug(source.name)}-{planned.method.name}-{target}")
     phases = progress = ModelPhases(source.argument, "loading the model", progress)
-    with (
-        phases.explained(),
-        atomic_folder(bundle, replace=force) as folder,
-        lean_tracing(),
-        read_by_libyaml(),
-    ):
+    with phases.explained(), atomic_folder(bundle, replace=force) as folder:
         progress("loading the model", None)
         loaded = models.load(source, lazy=planned.config.staged)
         phases.model = loaded.architecture
@@ -276,6 +269,7 @@ def training_graph(
     chosen: Mapping[str, Any] | None = None,
     activations: dict[str, Any] | None = None,
     directions: Mapping[str, Any] | None = None,
+    gains: Mapping[str, float] | None = None,
 ) -> TrainingGraph:
     """Capture a model and run the method's passes over it.
 
@@ -283,7 +277,7 @@ def training_graph(
 
     Args:
         planned: method, target and settings. model: a language model. progress: see ``core.types.Progress``.
-        source, chosen, activations, directions: of the graph, see :class:`TrainingGraph`.
+        source, chosen, activations, directions, gains: of the graph, see :class:`TrainingGraph`.
     """
     from zoexport.ir.lengths import FixedLength
 
@@ -296,6 +290,7 @@ def training_graph(
         graph.chosen = None if chosen is None else dict(chosen)
         graph.activations = activations
         graph.directions = directions
+        graph.gains = gains
         return _passed(planned, model, graph, progress)
 
     length = capture_length(planned, model, chosen)
@@ -399,8 +394,8 @@ def _fill(
     from safetensors.torch import save_file
 
     from zoexport import adapters
-    from zoexport.calibration import calibration_tokens, formats_of
-    from zoexport.compiler.decoding import add_generating, generating_graph, notes, together
+    from zoexport.calibration import calibration_tokens, formats_of, rotation_gains
+    from zoexport.compiler.decoding import add_generating, generating_graph, notes
     from zoexport.compiler.directions import directions_of
     from zoexport.data.text_entry import text_entry
     from zoexport.ir import frozen
@@ -410,6 +405,10 @@ def _fill(
     chosen = None if mask is None else mask.places
     formats = formats_of(planned.config, loaded, calibration, progress)
     directions = directions_of(planned.config, loaded, calibration, progress)
+    gains = None
+    if planned.target.programs_config(planned.config).activations == "int8":
+        progress("measuring activations", None)
+        gains = rotation_gains(loaded, planned.config.max_length)
     graph = training_graph(
         planned,
         loaded.model,
@@ -418,6 +417,7 @@ def _fill(
         chosen=chosen,
         activations=formats,
         directions=None if directions is None else directions.a,
+        gains=gains,
     )
     _drop_graphs()
     if adapter is not None:
@@ -428,16 +428,12 @@ def _fill(
         graph.source = frozen.RowsWithoutChosen(loaded.weights, graph.chosen)
     if calibration is not None:
         graph.calibration = calibration_tokens(loaded, calibration, graph.max_length)
-    made = None
-    if together(planned, graph):
-        made = generating_graph(planned, loaded, graph, progress)
-        graph.generating = made if isinstance(made, TrainingGraph) else None
     lowered = planned.target.lower(graph, planned.config, folder, progress)
     if not allow_fallback:
         _refuse_fallback(planned.target.name, lowered)
     _drop_graphs()
     # Others only now, so that two graphs are not in memory at once while the first is lowered.
-    made = made or generating_graph(planned, loaded, graph, progress)
+    made = generating_graph(planned, loaded, graph, progress)
     generating = add_generating(planned, loaded, graph, lowered, made, folder, progress)
     _drop_graphs()
     names = list(dict.fromkeys([*outer_weights(graph, lowered), *generating.weights]))
@@ -553,7 +549,6 @@ def _description(
         "delegate_list": {name: [] for name in names} | lowered.delegates,
         "fallback_ops": {name: {} for name in names} | lowered.fallback_ops,
         "fallback_reasons": lowered.fallback_reasons,
-        "distinct_weights": lowered.distinct_weights,
         **({"minimum_os": lowered.minimum_os} if lowered.minimum_os else {}),
         **padding,
         **({"lengths": graph.lengths} if graph.lengths else {}),

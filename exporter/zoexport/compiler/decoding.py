@@ -19,8 +19,6 @@ _LOG = logging.getLogger(__name__)
 PREFIX = "generate."
 """Of the programs' names, which differ from those of programs that train."""
 _REMEDY = "export what was trained (zoexport adapter export) and generate with transformers"
-TOGETHER_LENGTHS = (1, 32)
-"""Tokens in one call of programs of all layers together, each of which is as large as the model."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,11 +60,6 @@ def notes(planned: Plan, made: Generating) -> list[str]:
     return [] if problem is None or not planned.config.generate else [problem]
 
 
-def together(planned: Plan, graph: TrainingGraph) -> bool:
-    """Whether all layers are one program, which is lowered with those that train."""
-    return graph.whole and planned.target.generates_together
-
-
 def add_generating(
     planned: Plan,
     loaded: Any,
@@ -76,17 +69,14 @@ def add_generating(
     folder: Path,
     progress: Progress,
 ) -> Generating:
-    """Write the programs of ``made`` into ``folder``, but for those that were lowered with the ones that train.
+    """Write the programs of ``made`` into ``folder``.
 
     Args:
         graph: of the programs that train, as they were lowered; it gets the weights that they lack.
     """
     if isinstance(made, Generating):
         return made
-    if made is graph.generating:
-        written = dataclasses.replace(lowered, programs=lowered.generating, required_ops=[])
-    else:
-        written = planned.target.lower_generating(made, planned.config, folder, progress)
+    written = planned.target.lower_generating(made, planned.config, folder, progress)
     from zoexport.ir import frozen
 
     names = frozen.bound_weights(made)
@@ -159,14 +149,11 @@ def _captured(
     captured.chosen = None if graph.chosen is None else dict(graph.chosen)
     captured.activations = graph.activations
     captured.directions = graph.directions
-    joined = together(planned, graph)
-    lengths = TOGETHER_LENGTHS if joined else planned.target.generating_lengths
-    lengths = tuple(one for one in lengths if one <= context)
+    captured.gains = graph.gains
+    lengths = [one for one in planned.target.generating_lengths if one <= context]
     own = planned.target.programs_config(config)
     modules = models.adapter_targets(model, *own.modules, captured.weights)
-    passes = decoding_passes(
-        own, modules, graph if joined else None, context=context, lengths=[*lengths]
-    )
+    passes = decoding_passes(own, modules, context=context, lengths=lengths)
     made = run_passes(captured, passes, progress)
     made.max_labels = context
     made.programs = {

@@ -1,7 +1,8 @@
 """The block Hadamard rotation of rows, which spreads outliers before int8 rounding (docs/int4.md).
 
-A row of int8 codes has one scale. A few large values, which language models have, take the range and leave the others
-few levels. An orthogonal rotation R of the input spreads them: x W^T = (x R) (W R)^T.
+Neighbours that are rounded to int8 have one scale. A few large values, which language models have, take the range and
+leave the others few levels. An orthogonal rotation R of the input spreads them: x W^T = (x R) (W R)^T. R is Sylvester's
+matrix over sqrt(BLOCK), in blocks along the diagonal: symmetric and its own inverse.
 """
 
 from __future__ import annotations
@@ -9,16 +10,9 @@ from __future__ import annotations
 import torch
 
 BLOCK = 32
-"""Inputs that a block mixes, as many as a group of weights has. Blocks of 64 would spread outliers a little further,
-for twice the multiplications, and mix the weights of two groups."""
-
-
-def matrix() -> torch.Tensor:
-    """Sylvester's matrix over sqrt(BLOCK): float32 (BLOCK, BLOCK), symmetric and its own inverse."""
-    signs = torch.ones(1, 1)
-    while signs.shape[0] < BLOCK:
-        signs = torch.cat([torch.cat([signs, signs], 1), torch.cat([signs, -signs], 1)])
-    return signs / BLOCK**0.5
+"""Inputs that a block mixes, as many as are rounded together. Blocks of 64 would spread outliers a little further, and
+mix the weights of two groups."""
+_FACTOR = BLOCK**-0.5
 
 
 def can_rotate(width: int) -> bool:
@@ -27,5 +21,30 @@ def can_rotate(width: int) -> bool:
 
 
 def rotate_rows(x: torch.Tensor) -> torch.Tensor:
-    """Each run of BLOCK values of a row times :func:`matrix`: float32 (..., K), the shape of ``x``."""
-    return (x.unflatten(-1, (-1, BLOCK)) @ matrix()).flatten(-2)
+    """Each run of BLOCK values of a row times R: float32 (..., K), the shape of ``x``.
+
+    Sums and differences of values 1, 2, 4, 8 and 16 apart, then a factor: ``runtime_ops/kernels/activations.h`` has the
+    same bits.
+    """
+    distance = 1
+    value = x
+    while distance < BLOCK:
+        first, second = value.reshape(*x.shape[:-1], -1, 2, distance).unbind(-2)
+        value = torch.stack([first + second, first - second], -2)
+        distance *= 2
+    return value.reshape(x.shape) * _FACTOR
+
+
+def rotation_gain(x: torch.Tensor) -> float:
+    """How many times smaller the error of rounding rows ``x`` (..., K) to int8 is once they are rotated.
+
+    BLOCK neighbours have one scale; an error is relative to its row, and the root mean square over the rows.
+    """
+    before, after = (_rounding_error(rows) for rows in (x, rotate_rows(x)))
+    return before / max(after, torch.finfo(torch.float32).tiny)
+
+
+def _rounding_error(x: torch.Tensor) -> float:
+    step = x.unflatten(-1, (-1, BLOCK)).abs().amax(-1) / 127
+    error, power = step.square().mean(-1) / 12, x.square().mean(-1)
+    return float((error / power.clamp(min=torch.finfo(torch.float32).tiny)).mean().sqrt())

@@ -111,13 +111,16 @@ class TrainingSettings(abc.ABC):
         "fp32",
         key="generate.activations",
         choices=("fp32", "int8"),
-        help="inputs of int4 layers while generating; int8 is faster and less exact",
+        help="inputs of quantized layers while generating; int8 is faster and less exact",
     )
 
     first_order: ClassVar[bool] = False
     """Whether the method trains by gradients; the others have projected gradients in their records."""
     together: ClassVar[bool] = False
     """Whether all perturbed copies pass a program before the next one runs, and are in memory at once."""
+
+    rounds_layers: ClassVar[bool] = False
+    """Whether inputs of quantized layers are rounded to int8 where a target can and the user says nothing else."""
 
     @property
     @abc.abstractmethod

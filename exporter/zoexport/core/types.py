@@ -13,10 +13,10 @@ from zoexport.core.config import as_dict, with_values
 
 if TYPE_CHECKING:
     import torch
-    from torch.fx import GraphModule
 
     from zoexport.core.activation_grids import Format
     from zoexport.core.features import Feature
+    from zoexport.core.interpreted import InterpretedGraph
     from zoexport.core.settings import TrainingSettings
     from zoexport.core.step_plan import StepPlan
 
@@ -69,7 +69,7 @@ class Program:
     """
 
     name: str
-    module: GraphModule
+    module: InterpretedGraph
     inputs: list[Value]
     outputs: list[Value]
     family: str = ""
@@ -190,13 +190,14 @@ class TrainingGraph:
         activations: by path of a linear layer, how its input is rounded; None where nothing is, or only sizes count.
         directions: by path of a linear layer, the first values of its adapter's first matrix (in, rank); None where
             these are drawn, or only sizes count.
+        gains: by path of a linear layer, how many times smaller rounding errors are on rotated inputs
+            (``calibration.rotation_gains``); None where inputs are not rounded to int8, or only sizes count.
         rounded: by parameter of a linear layer, the weight that holds the format of its input.
         grid: where integers are trained, what the session needs for their perturbations: the slot of the ``table``,
             ``eps`` and the ``estimator`` (docs/integers.md).
         step: how the session probes the loss; None where it computes gradients.
         calibration: int64 (n, max_length) tokens on which a target that quantizes activations beforehand calibrates.
         provenance: the names of the passes applied, in order.
-        generating: of a whole model, the programs that generate text and share its weights, in the same file.
     """
 
     programs: dict[str, Program]
@@ -221,12 +222,12 @@ class TrainingGraph:
     chosen: dict[str, torch.Tensor] | None = None
     activations: dict[str, Format] | None = None
     directions: Mapping[str, torch.Tensor] | None = None
+    gains: Mapping[str, float] | None = None
     rounded: dict[str, str] = dataclasses.field(default_factory=dict)
     grid: dict[str, Any] | None = None
     step: StepPlan | None = None
     calibration: torch.Tensor | None = None
     provenance: list[str] = dataclasses.field(default_factory=list)
-    generating: TrainingGraph | None = None
 
     @property
     def whole(self) -> bool:
@@ -287,12 +288,10 @@ class Lowered:
         products_outside: for each program, the matrix products outside delegates; empty where the target has kernels of
             its own for them.
         backends: ExecuTorch's backends that the delegates call.
-        distinct_weights: whether no two weights have the same codes and different scales.
         packing: how the target stores the weights, where it does not keep the graph's packing.
         notes: what a user must know of these programs, one sentence each.
         minimum_os: the least version, by system, on which the programs run: {"ios": "18.0"}.
         tools: packages, beside those of every target, whose versions the programs depend on.
-        generating: the entries of the programs of ``TrainingGraph.generating``.
         pack: codes and scales of a quantized weight -> its parts as the programs read them; None: codes and scales.
         fallback: for where the engine has no device.
     """
@@ -305,12 +304,10 @@ class Lowered:
     fallback_reasons: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     products_outside: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
     backends: list[str] = dataclasses.field(default_factory=list)
-    distinct_weights: bool = True
     packing: str | None = None
     notes: list[str] = dataclasses.field(default_factory=list)
     minimum_os: dict[str, str] = dataclasses.field(default_factory=dict)
     tools: tuple[str, ...] = ()
-    generating: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     pack: Pack | None = None
     fallback: Fallback | None = None
 
@@ -348,7 +345,7 @@ class LoweringMemory:
 
     base: int
     node: int
-    packed: Mapping[str, float]
+    packed: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 Progress = Callable[[str, "float | None"], None]
@@ -422,8 +419,6 @@ class Target:
         notice: sentence shown before compiling, such as a license; may be empty.
         generating_lengths: tokens in one call of the programs that generate text, ascending from 1; empty if the target
             has none.
-        generates_together: whether these programs keep the layers of a whole model together and are lowered with the
-            programs that train.
         shows_inner_values: whether the target implements ``inner_values``.
         lowering_memory: memory that compiling takes; None if it was not measured.
     """
@@ -440,7 +435,6 @@ class Target:
     package: str = "executorch"
     notice: str = ""
     generating_lengths: tuple[int, ...] = ()
-    generates_together: bool = False
     shows_inner_values: bool = False
     lowering_memory: LoweringMemory | None = None
 
@@ -456,7 +450,12 @@ class Target:
 
     def defaults(self, config: TrainingSettings) -> TrainingSettings:
         """Return ``config`` with values for the settings that the user left out."""
-        known = {"activations": "fp32", "compute": "fp32", "activation_cache_mb": 0}
+        known = {
+            "activations": "fp32",
+            "compute": "fp32",
+            "activation_cache_mb": 0,
+            "granularity": "layer",
+        }
         known |= self.preferred
         if self.fixed_labels:
             known["labels"] = config.batch_size * min(config.max_length, _LABELS_PER_SEQUENCE)

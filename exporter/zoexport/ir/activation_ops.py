@@ -1,13 +1,13 @@
-"""Rounding of activations to 8-bit grids; ``ops`` imports this module.
+"""What happens to activations before products: rounding to 8-bit grids, and rotations; ``ops`` imports this module.
 
-It gives the same bits here and on devices (``runtime_ops/kernels/activations.h``).
+Both give the same bits here and on devices (``runtime_ops/kernels/activations.h``).
 """
 
 from __future__ import annotations
 
 import torch
 
-from zoexport.core import activation_grids
+from zoexport.core import activation_grids, hadamard
 from zoexport.ir.op_schemas import cpu, fake
 
 
@@ -35,4 +35,15 @@ def round_activations(x: torch.Tensor, format: torch.Tensor) -> torch.Tensor:
 
 @fake("round_activations")
 def _(x: torch.Tensor, format: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(x.shape)
+
+
+@cpu("rotate_rows")
+def rotate_rows(x: torch.Tensor) -> torch.Tensor:
+    """Each block of a row times the Hadamard matrix (``core.hadamard``): float32 (..., K), the shape of x."""
+    return hadamard.rotate_rows(x)
+
+
+@fake("rotate_rows")
+def _(x: torch.Tensor) -> torch.Tensor:
     return x.new_empty(x.shape)

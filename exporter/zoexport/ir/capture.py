@@ -22,6 +22,7 @@ from torch.export.graph_signature import InputKind
 
 from zoexport.core.encoders import model_inputs, pad_token
 from zoexport.core.errors import ModelError, ModelPhases
+from zoexport.core.interpreted import InterpretedGraph
 from zoexport.core.sizes import sizes
 from zoexport.core.types import Dim, Program, TrainingGraph, Value
 from zoexport.ir.graphs import output_node
@@ -232,7 +233,7 @@ def _as_training_graph(exported: torch.export.ExportedProgram, max_length: int) 
     outputs = [
         Value("logits", "logits", "float32", (Dim(ROWS, 1, _MAX_ROWS), max_length, int(shape[-1])))
     ]
-    graph = torch.fx.GraphModule(torch.nn.Module(), module.graph)
+    graph = InterpretedGraph(module.graph)
     program = Program("forward", graph, inputs, outputs)
     normalize(program)
     return TrainingGraph(

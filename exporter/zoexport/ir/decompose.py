@@ -6,11 +6,14 @@ lengths have in common again.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from operator import getitem
+from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch._decomp import core_aten_decompositions
 from torch.func import functionalize
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -20,6 +23,12 @@ from zoexport.ir.fakes import Known, static_mode
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _MOST_PARTS = 1 << 11
+
+
+@functools.cache
+def core_decompositions() -> Mapping[Any, Callable[..., Any]]:
+    """torch's decompositions to core operators; it goes through all operators that there are, each time it is asked."""
+    return MappingProxyType({**core_aten_decompositions()})
 
 
 class Decompositions:

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from zoexport.core import int4
+from zoexport.core import hadamard, int4
 from zoexport.core.tensor_file import TensorEntry, TensorFileWriter
 from zoexport.core.types import Pack, Progress, RowReader, Stage, TrainingGraph
 from zoexport.core.untouched import untouched_zeros
@@ -62,7 +62,9 @@ def content_digest(graph: TrainingGraph, names: list[str], pack: Pack | None = N
     digest = hashlib.sha256()
     form = None if pack is None else f"{pack.__module__}.{pack.__qualname__}"
     entries = [dataclasses.astuple(entry) for entry in _entries(graph, names)]
-    digest.update(json.dumps([form, entries, graph.quantized], sort_keys=True).encode())
+    digest.update(
+        json.dumps([form, entries, graph.quantized, graph.rotated], sort_keys=True).encode()
+    )
     for name in names:
         if _is_made(graph, name):
             digest.update(graph.weights[name].flatten().view(torch.uint8).numpy().tobytes())
@@ -184,6 +186,8 @@ def _quantized(
     group = graph.quantized[name]
     for begin, end in _ranges(graph.weights[name]):
         rows = reader.read_rows(name, begin, end)
+        if name in graph.rotated:
+            rows = hadamard.rotate_rows(rows)
         codes, scales = (
             int4.quantize_int4(rows, group, where=name)
             if group

@@ -10,6 +10,7 @@ import torch
 from torch._guards import detect_fake_mode
 from torch.fx import GraphModule, Node
 
+from zoexport.core.interpreted import InterpretedGraph
 from zoexport.core.types import Dim, Program, Value
 from zoexport.ir import ops as _declared  # noqa: F401  (registers the operators)
 from zoexport.ir.fakes import fake_result
@@ -22,7 +23,7 @@ RESHAPES = (aten.reshape, aten.view, aten._unsafe_view)
 QUANTIZED_LINEARS = (
     zo.linear_int4,
     zo.linear_int4_bf16,
-    zo.rounded_linear_int4,
+    zo.rounded_linear,
     zo.linear_int8,
     zo.linear_int8_bf16,
 )
@@ -37,7 +38,7 @@ INPUT_GRADIENTS = (
 EXAMPLE_SIZE = 5
 
 
-def output_node(module: GraphModule) -> Node:
+def output_node(module: InterpretedGraph | GraphModule) -> Node:
     """The graph's output node."""
     return next(node for node in reversed(module.graph.nodes) if node.op == "output")
 
@@ -134,7 +135,7 @@ def constant_values(
 def copy_program(program: Program, name: str) -> Program:
     """An independent copy of a program under another name."""
     graph = copy.deepcopy(program.module.graph)
-    module = GraphModule(torch.nn.Module(), graph)
+    module = InterpretedGraph(graph)
     inputs, outputs = list(program.inputs), list(program.outputs)
     return Program(name, module, inputs, outputs, program.family, program.length)
 

@@ -132,7 +132,6 @@ def _set_size(program: Program, size: int, wanted: int, cuts: Mapping[str, list[
             node = cut
     program.inputs = [_resized(value, resized) for value in program.inputs]
     program.outputs = [_resized(value, resized) for value in program.outputs]
-    program.module.recompile()
 
 
 def position_axes(value: Value, length: int) -> list[int]:

@@ -73,7 +73,6 @@ def _remove_unread(program: Program) -> None:
         if value.role in _OF_THE_GENERATOR and not node.users:
             program.module.graph.erase_node(node)
             program.inputs.remove(value)
-    program.module.recompile()
 
 
 class _Arithmetic:

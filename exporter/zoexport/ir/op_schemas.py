@@ -63,7 +63,7 @@ DEVICE = {
     ),
     "linear_int4": (_LINEAR, ("out",)),
     "linear_int4_bf16": (_LINEAR, ("out",)),
-    "rounded_linear_int4": (_LINEAR, ("out",)),
+    "rounded_linear": (_LINEAR, ("out",)),
     "rounded_linears_2": _layers(2),
     "rounded_linears_3": _layers(3),
     "linear_int4_input_gradient": (_INPUT_GRADIENT, ("out",)),
@@ -85,6 +85,7 @@ DEVICE = {
     "grid_linear_int4": (_GRID_LINEAR, ("out",)),
     "grid_linear_int8": (_GRID_LINEAR, ("out",)),
     "round_activations": ("Tensor x, Tensor format", ("out",)),
+    "rotate_rows": ("Tensor x", ("out",)),
     "attention": (f"{_ATTENTION}, {_SEEN}", ("out", "lse")),
     "attention_gradient": (
         f"{_ATTENTION}, Tensor out, Tensor lse, Tensor gradient, {_SEEN}",
@@ -96,15 +97,12 @@ DEVICE = {
         ("out",),
     ),
     "embedding_int4": ("Tensor codes, Tensor scales, Tensor indices", ("out",)),
-    "first_positions": ("Tensor table, Tensor tokens, int first, int count, bool merge", ("out",)),
 }
 
 #: Operators that a target lowers to its own: name -> arguments; each returns one tensor.
 SEMANTIC = {
     "dequantize_int4": "Tensor codes, Tensor scales",
     "dequantize_int8": "Tensor codes, Tensor scales",
-    "fake_quantize_int8_rows": "Tensor x",
-    "rotate_rows": "Tensor x",
     "sparse_add_mm_given": (
         "Tensor y, Tensor x, Tensor values, Tensor places, Tensor range, Tensor? epsilon, Tensor? noise, int most"
     ),

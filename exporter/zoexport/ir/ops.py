@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from zoexport.core import hadamard, int4, rng
+from zoexport.core import int4, rng
 from zoexport.ir import activation_ops as _activations  # noqa: F401  (registers its operators)
 from zoexport.ir import attention_ops as _attention  # noqa: F401  (registers its operators)
 from zoexport.ir import grid_ops as _grid  # noqa: F401  (registers its operators)
@@ -290,33 +290,6 @@ def _(codes: torch.Tensor, scales: torch.Tensor, indices: torch.Tensor) -> torch
     return scales.new_empty((*indices.shape, 2 * codes.shape[1]), dtype=torch.float32)
 
 
-@cpu("first_positions")
-def first_positions(
-    table: torch.Tensor, tokens: torch.Tensor, first: int, count: int, merge: bool
-) -> torch.Tensor:
-    """A table over positions, as far as the rows of ``tokens`` (rows, s) go.
-
-    Its axes ``first`` to ``first + count - 1`` are cut to s; with ``merge`` the axes ``first - 1`` and ``first`` of the
-    result are one.
-    """
-    for axis in range(first, first + count):
-        table = table.narrow(axis, 0, tokens.shape[1])
-    return (table.flatten(first - 1, first) if merge else table).clone()
-
-
-@fake("first_positions")
-def _(
-    table: torch.Tensor, tokens: torch.Tensor, first: int, count: int, merge: bool
-) -> torch.Tensor:
-    shape = [
-        tokens.shape[1] if first <= axis < first + count else size
-        for axis, size in enumerate(table.shape)
-    ]
-    if merge:
-        shape[first - 1 : first + 1] = [shape[first - 1] * shape[first]]
-    return table.new_empty(shape)
-
-
 # --- semantic operators ---------------------------------------------------------------------------
 
 
@@ -340,36 +313,3 @@ def dequantize_int8(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
 @fake("dequantize_int8")
 def _(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     return scales.new_empty(codes.shape)
-
-
-@cpu("fake_quantize_int8_rows")
-def fake_quantize_int8_rows(x: torch.Tensor) -> torch.Tensor:
-    """Each row rounded to 256 levels as XNNPACK's dynamic int8 (qd8) does: float32, shape of x.
-
-    The range of a row includes 0; the zero point is taken from the end with the smaller rounding error.
-    """
-    low = x.amin(dim=-1, keepdim=True).clamp(max=0)
-    high = x.amax(dim=-1, keepdim=True).clamp(min=0)
-    span = high - low
-    inverse = torch.where(span == 0, torch.ones_like(span), 255 / span)
-    low_steps, high_steps = low * inverse, high * inverse
-    from_low = (low_steps - 128) + (high_steps + 127) > 0
-    zero = torch.where(from_low, -128 - low_steps, 127 - high_steps).clamp(-128, 127).round()
-    levels = ((x * inverse).round() + zero).clamp(-128, 127)
-    return (levels - zero) * (1 / inverse)
-
-
-@fake("fake_quantize_int8_rows")
-def _(x: torch.Tensor) -> torch.Tensor:
-    return x.new_empty(x.shape)
-
-
-@cpu("rotate_rows")
-def rotate_rows(x: torch.Tensor) -> torch.Tensor:
-    """Each block of a row times the Hadamard matrix (``core.hadamard``): float32, shape of x."""
-    return hadamard.rotate_rows(x)
-
-
-@fake("rotate_rows")
-def _(x: torch.Tensor) -> torch.Tensor:
-    return x.new_empty(x.shape)

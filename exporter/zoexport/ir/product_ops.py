@@ -35,18 +35,19 @@ def linear_int4(
     return torch.nn.functional.linear(x, int4.dequantize_int4(codes, scales), bias)
 
 
-@cpu("rounded_linear_int4")
-def rounded_linear_int4(
+@cpu("rounded_linear")
+def rounded_linear(
     x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor:
-    """:func:`linear_int4` of x rounded to 8 bits (:func:`rounded_rows`)."""
-    return linear_int4(rounded_rows(x), codes, scales, bias)
+    """:func:`linear_int4` or, of codes int8, :func:`linear_int8` of x rounded to 8 bits (:func:`rounded_rows`)."""
+    linear = linear_int8 if codes.dtype == torch.int8 else linear_int4
+    return linear(rounded_rows(x), codes, scales, bias)
 
 
 @cpu("rounded_linears_2")
 @cpu("rounded_linears_3")
 def rounded_linears(x: torch.Tensor, *weights: Any) -> tuple[torch.Tensor, ...]:
-    """:func:`rounded_linear_int4` of each of the layers that read x.
+    """:func:`rounded_linear` of each of the layers that read x.
 
     Args:
         weights: of each layer its codes, scales and bias.
@@ -55,7 +56,7 @@ def rounded_linears(x: torch.Tensor, *weights: Any) -> tuple[torch.Tensor, ...]:
         float32 (..., N) of each.
     """
     layers = zip(weights[::3], weights[1::3], weights[2::3], strict=True)
-    return tuple(rounded_linear_int4(x, *layer) for layer in layers)
+    return tuple(rounded_linear(x, *layer) for layer in layers)
 
 
 def rounded_rows(x: torch.Tensor) -> torch.Tensor:
@@ -141,7 +142,7 @@ def linear_int8_bf16_input_gradient(
 
 @fake("linear_int4")
 @fake("linear_int4_bf16")
-@fake("rounded_linear_int4")
+@fake("rounded_linear")
 @fake("linear_int8")
 @fake("linear_int8_bf16")
 def _(

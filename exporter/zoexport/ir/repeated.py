@@ -107,10 +107,15 @@ class Repeated:
     @contextlib.contextmanager
     def traced_once(self) -> Iterator[None]:
         """While this is open, of layers that are alike the first is traced."""
-        before: list[tuple[type, str, Any]] = []
-        for kind, name in self._numbers:
-            before.append((kind, name, vars(kind).get(name)))
-            setattr(kind, name, _Watched(name, self._seen))
+        watched = self._watched_classes()
+        changed = [
+            (module, type(module))
+            for layer in self._layers
+            for module in layer.module.modules()
+            if type(module) in watched
+        ]
+        for module, kind in changed:
+            module.__class__ = watched[kind]
         for number, layer in enumerate(self._layers):
             vars(layer.module)["forward"] = _Forward(self, number)
         try:
@@ -118,10 +123,21 @@ class Repeated:
         finally:
             for layer in self._layers:
                 del vars(layer.module)["forward"]
-            for kind, name, value in before:
-                delattr(kind, name)
-                if value is not None:
-                    setattr(kind, name, value)
+            for module, kind in changed:
+                module.__class__ = kind
+
+    def _watched_classes(self) -> dict[type, type]:
+        """By class of modules, one that is like it and notes when a number is read in which layers differ."""
+        names: dict[type, dict[str, Any]] = defaultdict(dict)
+        for kind, name in self._numbers:
+            names[kind][name] = _Watched(name, self._seen)
+        own = ("__module__", "__qualname__")
+        return {
+            kind: type(
+                kind.__name__, (kind,), {**watches, **{key: getattr(kind, key) for key in own}}
+            )
+            for kind, watches in names.items()
+        }
 
     def run(self, number: int, args: Any, kwargs: Any) -> Any:
         """A layer's forward pass, or what stands for it."""

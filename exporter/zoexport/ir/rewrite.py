@@ -51,7 +51,6 @@ def rewrite(program: Program, rules: Rules) -> None:
             else:
                 node.replace_all_uses_with(made)
             graph.erase_node(node)
-    program.module.recompile()
 
 
 def reshaped(source: Node, shape: Iterable[int]) -> Node:

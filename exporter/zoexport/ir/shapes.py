@@ -10,6 +10,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx import GraphModule, Interpreter, Node
 
 from zoexport.core.errors import VerifyError
+from zoexport.core.interpreted import InterpretedGraph
 from zoexport.core.types import Program, Value
 from zoexport.ir.fakes import fake_result, static_mode
 from zoexport.ir.graphs import described
@@ -32,7 +33,10 @@ def record_shapes(program: Program) -> None:
 
 
 def record(
-    module: GraphModule, name: str, inputs: Sequence[torch.Tensor], mode: FakeTensorMode
+    module: InterpretedGraph | GraphModule,
+    name: str,
+    inputs: Sequence[torch.Tensor],
+    mode: FakeTensorMode,
 ) -> None:
     """Record what every node of a module gives for ``inputs``, which are of ``mode``.
 
@@ -46,7 +50,9 @@ def record(
 
 
 class _Recorder(Interpreter):
-    def __init__(self, module: GraphModule, name: str, mode: FakeTensorMode) -> None:
+    def __init__(
+        self, module: InterpretedGraph | GraphModule, name: str, mode: FakeTensorMode
+    ) -> None:
         super().__init__(module)
         self.name = name
         self.mode = mode

@@ -31,7 +31,6 @@ def vary(
             made.family = made.name
             apply(made, wanted)
             remove_unused_weights(made)
-            made.module.recompile()
             programs[made.name] = made
             read = {value.name for value in made.inputs}
             for stage in stages:

@@ -25,7 +25,7 @@ class FzooConfig(WholeOrLayers):
         None,
         above=0,
         phase="run",
-        help="perturbation scale (granularity=model: 1e-2, granularity=layer: 1e-3)",
+        help="perturbation scale (1e-3; with activations=int8 or granularity=model: 1e-2)",
     )
     learning_rate: float = setting(
         5e-3,
@@ -35,9 +35,10 @@ class FzooConfig(WholeOrLayers):
     )
 
     def __post_init__(self) -> None:
-        # Rounded activations, the default of granularity=model, do not resolve the smaller one.
-        default = 1e-3 if self.staged else 1e-2
-        object.__setattr__(self, "eps", default if self.eps is None else self.eps)
+        # Rounded activations do not resolve the smaller one. The target fills in what is still None.
+        if self.eps is None and self.granularity and self.activations:
+            exact = self.staged and self.activations == "fp32"
+            object.__setattr__(self, "eps", 1e-3 if exact else 1e-2)
 
 
 def passes(config: FzooConfig, targets: list[str]) -> list[Pass]:

@@ -41,16 +41,11 @@ class MezoConfig(AdaptersOrWeights, PrgeConfig):
         phase="run",
         help="projected gradients from +z and -z, or from +z and one unperturbed loss",
     )
-    granularity: str = setting(
-        "",
-        choices=("model", "layer"),
-        help="one program, or one for each distinct layer over mapped weights (lora: model; full: layer)",
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        granularity = "layer" if self.train == "full" else "model"
-        object.__setattr__(self, "granularity", self.granularity or granularity)
+        if self.train == "full" and self.granularity is None:
+            object.__setattr__(self, "granularity", "layer")
 
     def problems(self) -> list[Problem]:
         """Weights that programs of the whole model hold, too."""

@@ -87,6 +87,7 @@ def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 
     ]
     order += [*insertion.families, *insertion.training]
     order += _quantized(config, insertion)
+    order += _rotated(config)
     if config.activations == "int8":
         because = "replaces operators over quantized weights; their sizes follow"
         order.append(Pass("round_inputs", round_inputs, because))
@@ -106,7 +107,6 @@ def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 
 def decoding_passes(
     config: TrainingSettings,
     targets: list[str],
-    trained: TrainingGraph | None,
     *,
     context: int,
     lengths: list[int],
@@ -115,7 +115,6 @@ def decoding_passes(
 
     Args:
         config: the method's settings. targets: modules of which something is trained.
-        trained: of a whole model, with whose programs all layers stay one program too; else None.
         context: tokens of a prompt and what follows it, at most.
         lengths: tokens in one call of the layers, ascending.
     """
@@ -140,52 +139,30 @@ def decoding_passes(
             lambda graph: fold_constants(graph, keep=graph.parameters, largest=graph.length**2),
             "masks and tables over positions are then inputs, whose values tell what they do",
         ),
-        Pass(
-            "split_layers",
-            lambda graph: split_layers(graph, together=trained is not None),
-            "compares layers, in which only weights differ by now",
-        ),
+        Pass("split_layers", split_layers, "compares layers, in which only weights differ by now"),
         Pass(
             "cache_attention",
             lambda graph: cache_attention(graph, context),
             "finds attention as it was captured; looks at the masks that stages bind",
         ),
-        *([] if trained else [*insertion.families, *_quantized(config, insertion)]),
+        *insertion.families,
+        *_quantized(config, insertion),
+        *_rotated(config),
         Pass(
             "decode_sizes",
             lambda graph: decode_sizes(graph, lengths),
             "detects sizes by the captured length, and rows that see each other by what is known of operators",
         ),
-        *(_as_trained(config, trained) if trained else []),
         *([rounded] if config.generate_activations == "int8" else []),
     ]
 
 
-def _as_trained(config: TrainingSettings, trained: TrainingGraph) -> list[Pass]:
-    """The rounding of a whole model's programs, for others over the same weights."""
-    from zoexport.passes.quantize_weights import quantize_weights
-    from zoexport.passes.rotate_inputs import rotate_as
+def _rotated(config: TrainingSettings) -> list[Pass]:
+    """What programs that train and such that generate do alike over weights that are stored rotated."""
+    from zoexport.passes.rotate_inputs import rotate_inputs
 
-    if config.weights == "fp32":
-        return []
-    return [
-        Pass(
-            "rotate_inputs",
-            lambda graph: rotate_as(graph, trained.rotated),
-            "looks for linear layers whose weights are not quantized yet",
-        ),
-        Pass(
-            "quantize_weights",
-            lambda graph: quantize_weights(
-                graph,
-                weights=config.weights,
-                activations=config.activations or "fp32",
-                group_size=config.group_size,
-                known=trained.weights,
-            ),
-            "takes the codes as they are, whatever the sizes",
-        ),
-    ]
+    because = "finds layers by their weights, which are quantized by now"
+    return [Pass("rotate_inputs", rotate_inputs, because)] if config.activations == "int8" else []
 
 
 def _quantized(config: TrainingSettings, insertion: Insertion) -> list[Pass]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from zoexport.core.config import setting
 from zoexport.core.settings import LoraSettings
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 class WholeOrLayers(LoraSettings):
     """What methods take that have both kinds of programs."""
 
+    rounds_layers: ClassVar[bool] = True
+
     num_queries: int = setting(4, at_least=1, help="random directions a step (q)")
     eps: float = setting(1e-2, above=0, phase="run", help="perturbation scale")
     labels: int | None = setting(
@@ -33,10 +35,11 @@ class WholeOrLayers(LoraSettings):
         at_least=1,
         help="label tokens in one call; a batch with more takes several (all; android-npu, ios-*: 8 a row)",
     )
-    granularity: str = setting(
-        "model",
+    granularity: str | None = setting(
+        None,
         choices=("model", "layer"),
-        help="one program, or one for each distinct layer over mapped weights",
+        help="one program, or one for each distinct layer over mapped weights (host, android-cpu, android-gpu: layer; "
+        "else model)",
     )
     optimizer: str = setting(
         "sgd",
@@ -65,7 +68,7 @@ class WholeOrLayers(LoraSettings):
     @property
     def staged(self) -> bool:
         """As the setting says."""
-        return self.granularity == "layer"
+        return self.granularity != "model"
 
     @property
     def update(self) -> UpdateRule | None:
@@ -109,7 +112,6 @@ def whole_passes(
     from zoexport.passes.group_queries import group_queries
     from zoexport.passes.label_logprobs import label_logprobs
     from zoexport.passes.quantize_weights import quantize_weights
-    from zoexport.passes.rotate_inputs import rotate_inputs
 
     most = config.batch_size * config.max_length
     labels = min(config.labels or most, most)
@@ -142,19 +144,10 @@ def whole_passes(
         Pass(
             "check_lengths",
             lambda graph: check_lengths(graph, measured="evaluate"),
-            "cuts the folded constants; compares numbers, so before int8 rounding magnifies differences",
+            "cuts the folded constants; reads weights by name",
             reads_values=True,
         ),
     ]
-    if config.activations == "int8":
-        order.append(
-            Pass(
-                "rotate_inputs",
-                lambda graph: rotate_inputs(graph, measured="evaluate", weights=config.weights),
-                "rotates weights, so before they are quantized; runs a program, so once rows are bound",
-                reads_values=True,
-            )
-        )
     if config.weights != "fp32":
         order.append(
             Pass(
@@ -162,7 +155,6 @@ def whole_passes(
                 lambda graph: quantize_weights(
                     graph,
                     weights=config.weights,
-                    activations=config.activations or "fp32",
                     group_size=config.group_size,
                 ),
                 "last: the other passes read weights by name and in floating point",

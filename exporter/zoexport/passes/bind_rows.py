@@ -22,9 +22,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, Node
 
 from zoexport.core.errors import VerifyError
+from zoexport.core.interpreted import InterpretedGraph
 from zoexport.core.types import Dim, Program, TrainingGraph, Value
 from zoexport.ir.fakes import fake_result, static_mode
 from zoexport.ir.graphs import aten, described, is_call, placeholders
@@ -67,7 +68,7 @@ class _Binder:
             elif not self._is_size(node):
                 self._call(node)
         self.new.eliminate_dead_code()
-        self.program.module = GraphModule(torch.nn.Module(), self.new)
+        self.program.module = InterpretedGraph(self.new)
         self.program.inputs = [self._bound(value) for value in self.program.inputs]
 
     def _spans(self, tokens: Node) -> dict[Node, int]:

@@ -47,7 +47,6 @@ def choose_rows_early(graph: TrainingGraph) -> TrainingGraph:
             if is_call(choice, aten.index_select) and is_call(operand(choice), *RESHAPES):
                 _Choice(program, choice).move()
         nodes.eliminate_dead_code()
-        program.module.recompile()
     return graph
 
 

@@ -37,12 +37,13 @@ from zoexport.ir.graphs import (
     outputs,
     placeholders,
     shape_of,
+    zo,
 )
 from zoexport.ir.lengths import set_length, set_rows
 from zoexport.ir.shapes import record_shapes
 from zoexport.passes.split_layers import HEAD
 
-_PRODUCTS = (aten.linear, *QUANTIZED_LINEARS)
+_PRODUCTS = (aten.linear, zo.rotate_rows, *QUANTIZED_LINEARS)
 _OVER_THE_LAST = (aten.mean, aten.layer_norm, aten.rms_norm, aten.amax, aten.softmax)
 
 
@@ -123,7 +124,6 @@ def _without_batch(program: Program) -> None:
             dataclasses.replace(value, shape=value.shape[1:]) if value.name in ends else value
             for value in values
         ]
-    program.module.recompile()
 
 
 def _has_rows(role: str) -> bool:

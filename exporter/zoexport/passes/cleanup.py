@@ -53,7 +53,6 @@ def cleanup(graph: TrainingGraph) -> TrainingGraph:
                 node.target = aten.expand.default
         rewrite(program, [((), lambda node: operand(node) if _does_nothing(node) else None)])
         remove_unused_weights(program)
-        program.module.recompile()
     return graph
 
 

@@ -26,15 +26,22 @@ import torch
 from torch import Tensor
 from torch._decomp import get_decompositions
 from torch._subclasses import FakeTensorMode
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from zoexport.core.interpreted import InterpretedGraph
 from zoexport.core.types import Program, TrainingGraph, Value
-from zoexport.ir.graphs import aten, operand, output_node, remove_unused_weights, zo
+from zoexport.ir.decompose import core_decompositions
+from zoexport.ir.graphs import (
+    aten,
+    operand,
+    output_node,
+    remove_unused_weights,
+    zo,
+)
 from zoexport.ir.normalize import normalize
 from zoexport.ir.rewrite import rewrite
 from zoexport.ir.shapes import fake_inputs, record_shapes
-from zoexport.ir.tracing import core_decompositions
 from zoexport.passes.split_layers import HEAD
 
 _BACKWARD_OPERATORS = (
@@ -133,7 +140,7 @@ def traced_backward(
         results.append(Value(value.name, role, "float32", value.shape))
     family = f"{program.family}.backward"
     name = program.name.replace(program.family, family, 1)
-    module = GraphModule(torch.nn.Module(), traced.graph)
+    module = InterpretedGraph(traced.graph)
     output = output_node(module)
     returned: Any = output.args[0]
     output.args = (tuple(returned[: len(results)]),)
@@ -146,7 +153,6 @@ def finish_backward(program: Program) -> None:
     rewrite(program, [((aten.detach, aten.alias), operand)])
     normalize(program)
     remove_unused_weights(program)
-    program.module.recompile()
     record_shapes(program)
 
 

@@ -52,7 +52,6 @@ def drop_inputs(graph: TrainingGraph) -> TrainingGraph:
                         fix="Leave lora.dropout out, or choose other lora.target_modules.",
                     )
                 _drop(graph, program, a, name.removeprefix(_A))
-        program.module.recompile()
     return graph
 
 

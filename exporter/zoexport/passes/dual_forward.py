@@ -121,7 +121,6 @@ def _zeroth_order(graph: TrainingGraph, queries: int, form: _Form) -> TrainingGr
         results.append((Value(slot.name, "state", slot.dtype, slot.shape), updated))
     set_outputs(program, results)
     program.module.graph.eliminate_dead_code()
-    program.module.recompile()
     graph.programs["train"] = program
     graph.stages = [whole_model("train")]
     graph.copies = form.copies

@@ -55,7 +55,6 @@ def _rewrite(graph: TrainingGraph, program: Program) -> None:
         product.replace_all_uses_with(linear)
         nodes.erase_node(product)
     remove_unused_weights(program)
-    program.module.recompile()
 
 
 def _untransposed(node: object) -> Node | None:

@@ -66,7 +66,6 @@ def _fold(graph: TrainingGraph, program: Program, keep: Collection[str], largest
             if user not in values:
                 user.replace_input_with(node, stored[name])
     remove_unused_weights(program)
-    program.module.recompile()
 
 
 def _numel(node: Node) -> int:

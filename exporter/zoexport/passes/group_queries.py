@@ -29,7 +29,6 @@ def group_queries(graph: TrainingGraph) -> TrainingGraph:
     for program in graph.programs.values():
         rewrite(program, [((aten.matmul,), _grouped)])
         program.module.graph.eliminate_dead_code()
-        program.module.recompile()
     return graph
 
 

@@ -85,7 +85,6 @@ def _select_labels(program: Program, labels: Dim, copies: int) -> None:
         )
     set_outputs(program, results + rest)
     nodes.eliminate_dead_code()
-    program.module.recompile()
 
 
 def _before_head(logits: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node]:

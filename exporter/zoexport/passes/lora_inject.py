@@ -78,8 +78,6 @@ def lora_inject(
         graph.initial[b_name] = torch.zeros(rank, out_features)
         for program in graph.programs.values():
             _inject(program, a_slot, b_slot, scaling.scale_of(module))
-    for program in graph.programs.values():
-        program.module.recompile()
     return graph
 
 

@@ -55,8 +55,6 @@ def lora_linears(
     graph.parameters |= values.keys()
     if graph.source is not None:
         graph.source = _WithAdapters(graph.source, values)
-    for program in graph.programs.values():
-        program.module.recompile()
     return graph
 
 

@@ -48,7 +48,6 @@ def _rewrite(graph: TrainingGraph, program: Program, pad: int) -> None:
         if lowest is not None and any(reader not in values for reader in node.users):
             _replace(program, node, tokens, pad, lowest)
     remove_unused_weights(program)
-    program.module.recompile()
 
 
 def _trial(shape: tuple[int, ...], pad: int) -> torch.Tensor:

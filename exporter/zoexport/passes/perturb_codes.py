@@ -87,7 +87,6 @@ def perturb_codes(
             for stage, name in zip(stages, bound, strict=True):
                 stage.bind |= {f"{owner}.{NUMBER}": f"{name}.{NUMBER}", TABLE: TABLE}
             found |= set(bound)
-        program.module.recompile()
     if missing := [name for name in names if name not in found]:
         raise _not_alone(missing[0])
     graph.slots += [_slot(graph, name, number) for name, number in numbers.items()]

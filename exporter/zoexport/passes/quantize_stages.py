@@ -61,7 +61,6 @@ def quantize_stages(
                 for part in shapes:
                     stage.bind[f"{local}.{part}"] = f"{name}.{part}"
         remove_unused_weights(program)
-        program.module.recompile()
     graph.packing = int4.packing_id(group_size) if weights == "int4" else "int8-symmetric/1"
     return graph
 

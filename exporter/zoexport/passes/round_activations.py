@@ -95,7 +95,6 @@ def _rewrite(
         made, held = rounded[x, formats]
         linear.update_arg(0, made)
         found |= {stage.bind[local]: stage.bind[held] for stage in stages}
-    program.module.recompile()
     return found
 
 

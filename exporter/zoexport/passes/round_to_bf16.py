@@ -33,5 +33,4 @@ def round_to_bf16(graph: TrainingGraph) -> TrainingGraph:
             for plain, rounded in _ROUNDED.items():
                 if is_call(node, plain):
                     node.target = rounded
-        program.module.recompile()
     return graph

@@ -105,7 +105,6 @@ def _with_all_parts(program: Program) -> None:
             with nodes.inserting_after(node):
                 for part in {*range(len(node.meta["val"]))} - read:
                     call(nodes, operator.getitem, node, part)
-    program.module.recompile()
 
 
 def _is_product(node: Node) -> bool:
@@ -159,7 +158,6 @@ def _saving(forward: Program, saved: list[tuple[Value, Node]]) -> Program:
     name = forward.name.replace(forward.family, family, 1)
     set_outputs(forward, [*zip(forward.outputs, outputs(forward).values(), strict=True), *saved])
     forward.module.graph.eliminate_dead_code()
-    forward.module.recompile()
     record_shapes(forward)
     return dataclasses.replace(forward, name=name, family=family)
 

@@ -45,5 +45,4 @@ def score_labels(graph: TrainingGraph) -> TrainingGraph:
             flat = call(nodes, aten.reshape.default, one, [count])
             found.append((Value(role, role, "float32", (count,)), flat))
     set_outputs(program, found)
-    program.module.recompile()
     return graph

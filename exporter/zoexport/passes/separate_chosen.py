@@ -134,7 +134,6 @@ def _rewrite(
         pair = add_input(program, Value(f"{RANGE}{name}", "weight", "int64", (2,)))
         for linear in calls:
             _add(program, linear, (values, places, pair, *scalars, slot.tensor_id, queries, most))
-    program.module.recompile()
 
 
 def _users(weight: Node | None) -> list[Node]:

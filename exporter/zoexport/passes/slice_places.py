@@ -33,7 +33,6 @@ def slice_places(graph: TrainingGraph) -> TrainingGraph:
     for program in graph.programs.values():
         rewrite(program, [((aten.index,), functools.partial(_sliced, _constants(graph, program)))])
         remove_unused_weights(program)
-        program.module.recompile()
     return graph
 
 

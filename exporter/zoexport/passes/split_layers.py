@@ -19,7 +19,7 @@ from the tokens, so that it is neither kept nor differentiated.
 
 Layers are the same where their calls, numbers and shapes are; weights, adapters and tables (masks, rotary embeddings)
 are inputs that each stage binds. Refused: layers that do not run one after another, and values other than float32 that
-pass from one to the next. With ``together``, all parts but the head are one program ``body``.
+pass from one to the next.
 """
 
 from __future__ import annotations
@@ -27,29 +27,32 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, Node
 
 from zoexport.core.errors import VerifyError
+from zoexport.core.interpreted import InterpretedGraph
 from zoexport.core.types import Program, Stage, TrainingGraph, Value
-from zoexport.ir.graphs import arguments, aten, call, identifier, is_call, outputs, placeholders
+from zoexport.ir.graphs import (
+    arguments,
+    aten,
+    call,
+    identifier,
+    is_call,
+    outputs,
+    placeholders,
+)
 from zoexport.ir.segments import layer_of, layer_stack, segments
 
-EMBEDDING, BODY, HEAD = "embedding", "body", "head"
+EMBEDDING, HEAD = "embedding", "head"
 
 
-def split_layers(graph: TrainingGraph, *, together: bool = False) -> TrainingGraph:
-    """Replace ``forward`` by the distinct programs and ``graph.stages``.
-
-    Args:
-        together: leave what comes before the output head in one piece.
-    """
+def split_layers(graph: TrainingGraph) -> TrainingGraph:
+    """Replace ``forward`` by the distinct programs and ``graph.stages``."""
     whole = graph.programs.pop("forward")
     stack = layer_stack(whole)
     alone = _of_tokens_alone(graph, whole)
     parts = [[node for node in part if node not in alone] for part in segments(whole, stack)]
     passed = [(value, node) for value, node in _named(whole) if value.role == "tokens"]
-    if together:
-        parts = [[node for part in parts[:-1] for node in part], parts[-1]]
     families: dict[Any, str] = {}
     scalars = _scalars(graph, whole)
     graph.stages = []
@@ -61,7 +64,7 @@ def split_layers(graph: TrainingGraph, *, together: bool = False) -> TrainingGra
         else:
             later = _read_later(passed, nodes, parts[number + 1 :])
             results = _activations([node for node in later if node not in alone])
-            name = _layer_path(nodes, stack) if number else BODY if together else EMBEDDING
+            name = _layer_path(nodes, stack) if number else EMBEDDING
             part = _Part(whole, graph.parameters, scalars, f"{name}." if number else "", name)
         program = part.extract(nodes, passed, results)
         family = part.stage
@@ -191,7 +194,7 @@ class _Part:
             passes = copied.op == "placeholder"
             returned.append(call(self.graph, aten.clone.default, copied) if passes else copied)
         self.graph.output(tuple(returned))
-        module = GraphModule(torch.nn.Module(), self.graph)
+        module = InterpretedGraph(self.graph)
         return Program("", module, self.inputs, [value for value, _ in results])
 
     def _copy(self, node: Node) -> Node:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import torch
 from torch._guards import detect_fake_mode
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph
 
+from zoexport.core.interpreted import InterpretedGraph
 from zoexport.core.types import Program, TrainingGraph, Value
 from zoexport.ir.graphs import call, identifier, placeholders, zo
 
@@ -43,6 +44,6 @@ def update_program(graph: TrainingGraph, queries: int) -> TrainingGraph:
         taken.append(node)
     updated = call(nodes, zo.zo_update_half.default, *taken, slot.tensor_id)
     nodes.output((updated,))
-    module = GraphModule(torch.nn.Module(), nodes)
+    module = InterpretedGraph(nodes)
     graph.programs[UPDATE] = Program(UPDATE, module, inputs, [state])
     return graph

@@ -6,8 +6,8 @@ tokenizer's of one of 1.1 billion. Files that are mapped (libraries, weights whi
 them.
 
 Programs of layers are compiled with the weights left in their files. Where transformers must load a model whole (GGUF,
-pickled weights, GPT-2), its weights come on top, which a configuration leaves open. Whole programs have their weights
-in memory, several times while they are packed: their constants are of models of which few weights are rotated.
+pickled weights, GPT-2), its weights come on top, which a configuration leaves open. Programs of the whole model
+(``ios-mlx``) have all weights in memory, once more while they are packed.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Process:
 PROCESSES = {
     "train": Process(19_900_000, 16_000_000),
     "python": Process(10_600_000, 13_000_000),
-    "runner": Process(2_900_000, 6_000_000),
+    "runner": Process(1_900_000, 6_000_000),
 }
 """``zoexport train``; Python with a Session and nothing else; zoexport-runner, which an app's session is like."""
 

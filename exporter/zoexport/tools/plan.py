@@ -307,10 +307,8 @@ def options(planned: build.Plan, given: Mapping[str, Any]) -> Iterator[Option]:
         for batch, max_length in _shapes(asked["batch_size"], asked["max_length"]):
             changes: dict[str, Any] = {"max_length": max_length, "batch_size": batch}
             known = fields(methods.get(name).config)
-            if "granularity" in known:
+            if "granularity" in known and asked.get("granularity", "model") == "model":
                 changes["granularity"] = "layer"
-                if asked["activations"] == "int8":
-                    changes["activations"] = "fp32"
             try:
                 candidate = build.plan(name, planned.target.name, {**own, **changes})
             except ConfigError:  # a setting that this method does not take

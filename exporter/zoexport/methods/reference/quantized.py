@@ -1,11 +1,10 @@
 """The Hugging Face model with a bundle's quantization, in plain PyTorch: the other side of parity.
 
 It states what quantization means without the passes: every linear layer and the token embedding have the dequantized
-weight, and every linear layer rounds its input to int8, while an adapter beside it reads the input as it was: 32
-neighbours have one scale over int4 weights, a row has one over int8 weights. A weight that the bundle stores
-rotated is quantized rotated; its layer rotates the rows that it reads or, as the embedding, gives out. With
-``compute=bf16`` linear layers of the model's layers multiply numbers that are rounded to bfloat16, and so do their
-gradients.
+weight. With ``activations=int8`` every linear layer rounds its input to int8, 32 neighbours with one scale, while an
+adapter beside it reads the input as it was. A weight that the bundle stores rotated is quantized rotated; its layer
+rotates the rows that it reads or, as the embedding, gives out. With ``compute=bf16`` linear layers of the model's
+layers multiply numbers that are rounded to bfloat16, and so do their gradients.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from zoexport.core import hadamard, int4
-from zoexport.ir.product_ops import as_bf16, rounded_rows
+from zoexport.ir.product_ops import ROUNDED_GROUP, as_bf16, rounded_rows
 from zoexport.models.targets import decoder_stack
 
 
@@ -65,7 +64,7 @@ def read_as_bundle(model: Any, settings: Mapping[str, Any], rotated: Collection[
     turned = {id(parameter) for name, parameter in named if name in rotated}
     if settings.get("compute") == "bf16":
         _multiply_bf16(model)
-    round_ = rounding_over(settings["weights"]) if settings["activations"] == "int8" else _leave
+    round_ = _rounded if settings["activations"] == "int8" else _leave
     for layer in (*_linears(model), table):
         turn = hadamard.rotate_rows if id(layer.weight) in turned else _leave
         if layer is table:
@@ -164,6 +163,10 @@ def _reading(
     return read
 
 
+def _rounded(rows: Tensor) -> Tensor:
+    return rows if rows.shape[-1] % ROUNDED_GROUP else rounded_rows(rows)
+
+
 def _leave(rows: Tensor) -> Tensor:
     return rows
 
@@ -180,28 +183,3 @@ def dequantized(codes: Tensor, scales: Tensor) -> Tensor:
     """Rows of a weight of int4 or int8 from what a bundle stores of them, float32."""
     dequantize = int4.dequantize_int8 if codes.dtype == torch.int8 else int4.dequantize_int4
     return dequantize(codes, scales)
-
-
-def rounding_over(weights: str) -> Callable[[Tensor], Tensor]:
-    """How ``activations=int8`` rounds inputs: 32 neighbours have one scale over int4 weights, a row over int8 ones."""
-    return rounded_rows if weights == "int4" else round_rows
-
-
-def round_rows(x: Tensor) -> Tensor:
-    """Dynamic int8: each row (last dimension) on its own grid of 256 values that contains zero.
-
-    The grid spans the row's minimum and maximum, zero included, in 255 steps. The zero point lies where the end of
-    the range with the smaller rounding error puts it. This is the order of float32 operations of XNNPACK's
-    qd8 packing, since a different order would move values across rounding boundaries.
-    """
-    low = x.amin(-1, keepdim=True).clamp(max=0.0)
-    high = x.amax(-1, keepdim=True).clamp(min=0.0)
-    per_unit = 255.0 / torch.where(high > low, high - low, torch.full_like(high, 255.0))
-    error_low = -128.0 + low * per_unit
-    error_high = 127.0 + high * per_unit
-    zero_point = torch.where(
-        error_low + error_high > 0, -128.0 - low * per_unit, 127.0 - high * per_unit
-    )
-    zero_point = zero_point.clamp(-128, 127).round()
-    codes = ((x * per_unit).round() + zero_point).clamp(-128, 127)
-    return (codes - zero_point) * (1.0 / per_unit)

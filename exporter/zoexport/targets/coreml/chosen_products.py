@@ -50,7 +50,6 @@ def write_chosen_products(graph: TrainingGraph) -> None:
         rules = _Products(graph, program, stages)
         rewrite(program, [((zo.sparse_add_mm_given,), rules.of)])
         remove_unused_weights(program)
-        program.module.recompile()
         replaced += [(stage, rules.replaced) for stage in stages]
     # Programs of other lengths read the same places.
     for stage, names in replaced:

@@ -39,4 +39,3 @@ def scale_small_slots(program: Program) -> None:
                 back = call(graph, aten.mul.Tensor, product, norm)
             for reader in readers:
                 reader.replace_input_with(product, back)
-    program.module.recompile()

@@ -1,22 +1,24 @@
 """Programs of layers as ExecuTorch's runtime reads them, written from their graphs without its compiler.
 
 A program is calls of kernels in the graph's order. What it takes and gives lies in its caller's memory, what it
-computes on the way in a block that is planned here. Only how a file is written is asked of ExecuTorch: of its public
-``exir.schema`` and ``exir.operator``, and of ``exir._serialize``, which no public name gives.
+computes on the way in a block that is planned here. The file is a flatbuffer: the package has the schema,
+``exir/_serialize/program.fbs``, and ``data/bin/flatc`` that writes it from JSON. Nothing of ExecuTorch is imported.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+import json
+import math
 import operator
+import subprocess
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from executorch.exir import schema
-from executorch.exir._serialize._program import PTEFile, serialize_pte_binary
-from executorch.exir.operator.convert import to_out_variant
-from executorch.exir.tensor import scalar_type_enum
 from torch.fx import Node
 
 from zoexport.core.types import Program
@@ -25,7 +27,23 @@ from zoexport.targets.executorch.planning import Lifetime, placed
 
 _FORMATS = {torch.contiguous_format: 0, torch.preserve_format: 1, torch.channels_last: 2}
 _PLANNED = 1
-"""The buffer of what is computed; 0 has constants."""
+"""The buffer of what is computed."""
+_TYPES = {
+    torch.uint8: ("BYTE", 0),
+    torch.int8: ("CHAR", 1),
+    torch.int32: ("INT", 3),
+    torch.int64: ("LONG", 4),
+    torch.float16: ("HALF", 5),
+    torch.float32: ("FLOAT", 6),
+    torch.float64: ("DOUBLE", 7),
+    torch.bool: ("BOOL", 11),
+    torch.bfloat16: ("BFLOAT16", 15),
+}
+"""Names and numbers of ``scalar_type.fbs``."""
+_CONSTANT, _SEGMENT = 16, 128
+"""Bytes of a constant, which is one number, and what a segment's place is a multiple of."""
+Table = dict[str, Any]
+"""A table of ``program.fbs``."""
 
 
 def write(programs: Iterable[Program], path: Path) -> list[str]:
@@ -37,21 +55,54 @@ def write(programs: Iterable[Program], path: Path) -> list[str]:
     Returns:
         The operators that a runtime must have for it, with their overloads.
     """
-    constants = [schema.Buffer(storage=b"")]
+    constants = bytearray()
     plans = [_Plan(program, constants).made() for program in programs]
-    file = PTEFile(
-        program=schema.Program(
-            version=0,
-            execution_plan=plans,
-            constant_buffer=constants,
-            backend_delegate_data=[],
-            segments=[],
-            constant_segment=schema.SubsegmentOffsets(segment_index=0, offsets=[]),
-        )
+    # The first offset is that of tensors that are no constants.
+    offsets = [0, *range(0, len(constants), _CONSTANT)]
+    written = _encoded(
+        {
+            "execution_plan": plans,
+            "segments": [{"offset": 0, "size": len(constants)}] if constants else [],
+            "constant_segment": {"segment_index": 0, "offsets": offsets},
+        }
     )
-    with path.open("wb") as opened:
-        serialize_pte_binary(file).write_to_file(opened)
-    return sorted({f"{one.name}.{one.overload}" for plan in plans for one in plan.operators})
+    path.write_bytes(_with_segment(written, bytes(constants)) if constants else written)
+    operators = (one for plan in plans for one in plan["operators"])
+    return sorted({f"{one['name']}.{one['overload']}" for one in operators})
+
+
+def _encoded(program: Table) -> bytes:
+    """A program as the bytes of its file.
+
+    Raises:
+        RuntimeError: flatc refuses it.
+    """
+    found = importlib.util.find_spec("executorch")
+    assert found is not None and found.submodule_search_locations
+    package = Path(next(iter(found.submodule_search_locations)))
+    schema = package / "exir" / "_serialize" / "program.fbs"
+    flatc = package / "data" / "bin" / "flatc"
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "program.json")
+        source.write_text(json.dumps(program))
+        done = subprocess.run(
+            [flatc, "--binary", "-o", folder, schema, source], capture_output=True, text=True
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"flatc: {(done.stdout + done.stderr).strip()}")
+        return source.with_suffix(".pte").read_bytes()
+
+
+def _with_segment(program: bytes, segment: bytes) -> bytes:
+    """A program's file with bytes behind it, and the header that says where (``exir/_serialize/_program.py``)."""
+    header = 32
+    size = len(program) + header
+    base = -(-size // _SEGMENT) * _SEGMENT
+    said = (4, header), (8, size), (8, base), (8, len(segment))
+    root = int.from_bytes(program[:4], "little") + header
+    head = root.to_bytes(4, "little") + program[4:8] + b"eh00"
+    head += b"".join(number.to_bytes(width, "little") for width, number in said)
+    return (head + program[8:]).ljust(base, b"\0") + segment
 
 
 Result = tuple[Node, int]
@@ -60,14 +111,14 @@ Result = tuple[Node, int]
 
 def planned_bytes(program: Program) -> int:
     """Bytes of what a program computes that is not in its caller's memory."""
-    return _Layout(program).planned()[1]
+    return Layout(program).planned()[1]
 
 
 def _bytes(value: torch.Tensor) -> int:
     return value.numel() * value.element_size()
 
 
-class _Layout:
+class Layout:
     """Which values of a program are one tensor in memory: views, and the parts of results."""
 
     def __init__(self, program: Program) -> None:
@@ -118,19 +169,19 @@ class _Layout:
 class _Plan:
     """One program on its way to the file: ExecuTorch's tables of values, operators and calls."""
 
-    def __init__(self, program: Program, constants: list[schema.Buffer]) -> None:
+    def __init__(self, program: Program, constants: bytearray) -> None:
         self._name = identifier(program.name)
-        self._layout = _Layout(program)
+        self._layout = Layout(program)
         self._offsets, self._size = self._layout.planned()
         self._constants = constants
-        self._values: list[schema.EValue] = []
+        self._values: list[Table] = []
         self._known: dict[Any, int] = {}
         self._places: dict[Result, int] = {}
         self._viewed: dict[Node, int] = {}
         self._operators: dict[tuple[str, str], int] = {}
-        self._calls: list[schema.Instruction] = []
+        self._calls: list[Table] = []
 
-    def made(self) -> schema.ExecutionPlan:
+    def made(self) -> Table:
         """The plan of the whole program."""
         inputs, outputs = [], []
         for node in self._layout.nodes:
@@ -144,45 +195,42 @@ class _Plan:
                 self._view(node)
             elif node.target is not operator.getitem:
                 self._call(node)
-        return schema.ExecutionPlan(
-            name=self._name,
-            container_meta_type=schema.ContainerMetadata("", ""),
-            values=self._values,
-            inputs=inputs,
-            outputs=outputs,
-            chains=[schema.Chain(inputs, outputs, self._calls, stacktrace=None)],
-            operators=[schema.Operator(*names) for names in self._operators],
-            delegates=[],
-            non_const_buffer_sizes=[0, self._size],
-        )
+        names = ({"name": name, "overload": overload} for name, overload in self._operators)
+        return {
+            "name": self._name,
+            "container_meta_type": {"encoded_inp_str": "", "encoded_out_str": ""},
+            "values": self._values,
+            "inputs": inputs,
+            "outputs": outputs,
+            "chains": [{"inputs": inputs, "outputs": outputs, "instructions": self._calls}],
+            "operators": [*names],
+            "delegates": [],
+            "non_const_buffer_sizes": [0, self._size],
+        }
 
-    def _add(self, value: Any) -> int:
-        self._values.append(schema.EValue(value))
+    def _add(self, kind: str, **value: Any) -> int:
+        self._values.append({"val_type": kind, "val": value})
         return len(self._values) - 1
 
-    def _once(self, value: Any, key: Any) -> int:
+    def _once(self, kind: str, key: Any, **value: Any) -> int:
         """The place of a value that no call writes to: one for all that are equal."""
-        key = (type(value), key)
-        if key not in self._known:
-            self._known[key] = self._add(value)
-        return self._known[key]
+        if (kind, key) not in self._known:
+            self._known[kind, key] = self._add(kind, **value)
+        return self._known[kind, key]
 
     def _tensor(self, value: torch.Tensor, offset: int | None, constant: int = 0) -> int:
-        place = None
+        place = {}
         if offset is not None:
-            place = schema.AllocationDetails(_PLANNED, offset & 0xFFFFFFFF, offset >> 32)
+            low, high = offset & 0xFFFFFFFF, offset >> 32
+            parts = {"memory_id": _PLANNED, "memory_offset_low": low, "memory_offset_high": high}
+            place = {"allocation_info": parts}
         return self._add(
-            schema.Tensor(
-                scalar_type=scalar_type_enum(value.dtype),
-                storage_offset=0,
-                sizes=[int(size) for size in value.shape],
-                dim_order=list(range(value.dim())),
-                requires_grad=False,
-                layout=0,
-                data_buffer_idx=constant,
-                allocation_info=place,
-                shape_dynamism=schema.TensorShapeDynamism.STATIC,
-            )
+            "Tensor",
+            scalar_type=_TYPES[value.dtype][0],
+            sizes=[int(size) for size in value.shape],
+            dim_order=list(range(value.dim())),
+            data_buffer_idx=constant,
+            **place,
         )
 
     def _place(self, node: Node) -> int:
@@ -203,15 +251,16 @@ class _Plan:
 
     def _do(self, names: tuple[str, str], arguments: list[int]) -> None:
         number = self._operators.setdefault(names, len(self._operators))
-        self._calls.append(schema.Instruction(schema.KernelCall(number, arguments)))
+        call = {"op_index": number, "args": arguments}
+        self._calls.append({"instr_args_type": "KernelCall", "instr_args": call})
 
     def _call(self, node: Node) -> None:
         """A call of an operator's out variant: its arguments, where its results go, and these once more."""
-        target, outs = to_out_variant(_functional(node))
+        target = _out_variant(_functional(node))
         given = _arguments(node)
         arguments = []
         for argument in target._schema.arguments:
-            if argument.name not in outs:
+            if not argument.is_out:
                 value = given.get(argument.name, argument.default_value)
                 arguments.append(self._argument(value, argument.type))
         results = []
@@ -219,18 +268,18 @@ class _Plan:
             result = (node, part)
             self._places[result] = self._tensor(value, self._offsets.get(result))
             results.append(self._places[result])
-        both = results[0] if len(results) == 1 else self._add(schema.TensorList(results))
+        both = results[0] if len(results) == 1 else self._add("TensorList", items=results)
         self._do((target._schema.name, target._schema.overload_name), [*arguments, *results, both])
 
     def _integers(self, values: Iterable[int]) -> int:
         items = [self._argument(int(value), torch.IntType.get()) for value in values]
-        return self._once(schema.IntList(items), tuple(items))
+        return self._once("IntList", tuple(items), items=items)
 
     def _argument(self, value: Any, kind: Any) -> int:
         if isinstance(kind, torch.OptionalType):
             kind = kind.getElementType()
         if value is None:
-            return self._once(schema.Null(), None)
+            return self._once("Null", None)
         if isinstance(value, Node):
             return self._place(value)
         if isinstance(kind, torch.ListType):
@@ -238,39 +287,67 @@ class _Plan:
         if isinstance(kind, torch.TensorType):
             return self._constant(torch.tensor(value))
         if isinstance(value, torch.dtype):
-            value = int(scalar_type_enum(value))
+            value = _TYPES[value][1]
         if isinstance(value, torch.memory_format):
             value = _FORMATS[value]
         if isinstance(value, bool):
-            return self._once(schema.Bool(value), value)
+            return self._once("Bool", value, bool_val=value)
         if isinstance(value, str):
-            return self._once(schema.String(value), value)
+            return self._once("String", value, string_val=value)
         if isinstance(value, float) or isinstance(kind, torch.FloatType):
-            return self._once(schema.Double(float(value)), float(value).hex())
-        return self._once(schema.Int(int(value)), int(value))
+            return self._once("Double", float(value).hex(), double_val=_number(value))
+        return self._once("Int", int(value), int_val=int(value))
 
     def _list(self, values: Any, kind: Any) -> int:
         values = values if isinstance(values, (list, tuple)) else [values]
         if isinstance(kind, torch.OptionalType):
             items = [-1 if one is None else self._place(one) for one in values]
-            return self._once(schema.OptionalTensorList(items), tuple(items))
+            return self._once("OptionalTensorList", tuple(items), items=items)
         if isinstance(kind, torch.TensorType):
             items = [self._place(one) for one in values]
-            return self._once(schema.TensorList(items), tuple(items))
+            return self._once("TensorList", tuple(items), items=items)
         if isinstance(kind, torch.FloatType):
-            numbers = [float(one) for one in values]
-            return self._once(schema.DoubleList(numbers), tuple(one.hex() for one in numbers))
+            key = tuple(float(one).hex() for one in values)
+            return self._once("DoubleList", key, items=[_number(one) for one in values])
         if isinstance(kind, torch.BoolType):
-            return self._once(schema.BoolList(list(values)), tuple(values))
+            return self._once("BoolList", tuple(values), items=list(values))
         return self._integers(values)
 
     def _constant(self, value: torch.Tensor) -> int:
         """A number where an operator takes a tensor."""
         key = (value.dtype, value.item())
         if key not in self._known:
-            self._constants.append(schema.Buffer(storage=value.numpy().tobytes()))
-            self._known[key] = self._tensor(value, None, len(self._constants) - 1)
+            self._constants += value.numpy().tobytes().ljust(_CONSTANT, b"\0")
+            self._known[key] = self._tensor(value, None, len(self._constants) // _CONSTANT)
         return self._known[key]
+
+
+def _number(value: float) -> float | str:
+    """A number as flatc reads it: JSON has none that is not finite."""
+    return float(value) if math.isfinite(value) else str(float(value))
+
+
+@functools.cache
+def _out_variant(functional: Any) -> Any:
+    """The overload of an operator that writes its results where it is told.
+
+    Raises:
+        RuntimeError: there is none.
+    """
+    wanted = _taken(functional)
+    packet = functional.overloadpacket
+    for overload in packet.overloads():
+        found = getattr(packet, overload)
+        if _taken(found) == wanted and any(one.is_out for one in found._schema.arguments):
+            return found
+    raise RuntimeError(f"{functional} has no variant that takes the memory of its results")
+
+
+def _taken(overload: Any) -> list[tuple[str, str]]:
+    """What an operator takes beside memory, but for what this memory says: its dtype and where it lies."""
+    options = {"dtype", "layout", "device", "pin_memory"}
+    given = [one for one in overload._schema.arguments if not one.is_out]
+    return [(one.name, str(one.type)) for one in given if one.name not in options]
 
 
 def _functional(node: Node) -> Any:

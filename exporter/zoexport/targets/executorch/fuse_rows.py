@@ -23,8 +23,9 @@ from __future__ import annotations
 from operator import getitem
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, Node
 
+from zoexport.core.interpreted import InterpretedGraph
 from zoexport.core.types import Program
 from zoexport.ir.graphs import aten, call, outputs, shape_of, zo
 from zoexport.ir.row_ops import MOST_OUTPUTS
@@ -77,7 +78,7 @@ class _Fusion:
                 self._stored(node)
         self.new.output(tuple(map(self._contiguous, outputs(self.program).values())))
         self.new.eliminate_dead_code()
-        self.program.module = GraphModule(torch.nn.Module(), self.new)
+        self.program.module = InterpretedGraph(self.new)
 
     def _is_call_of_its_own(self, node: Node) -> bool:
         """Whether a call is emitted as it is: products, and what no row program can say."""

@@ -2,9 +2,9 @@
 
 Before::
 
-    q = zoexport.rounded_linear_int4(x, Q.codes, Q.scales, Q.bias)
-    k = zoexport.rounded_linear_int4(x, K.codes, K.scales, K.bias)
-    v = zoexport.rounded_linear_int4(x, V.codes, V.scales, V.bias)
+    q = zoexport.rounded_linear(x, Q.codes, Q.scales, Q.bias)
+    k = zoexport.rounded_linear(x, K.codes, K.scales, K.bias)
+    v = zoexport.rounded_linear(x, V.codes, V.scales, V.bias)
 
 After::
 
@@ -33,14 +33,13 @@ def join_linears(program: Program) -> Program:
     calls = [
         node
         for node in program.module.graph.nodes
-        if is_call(node, zo.rounded_linear_int4) and _reads_weights_alone(node)
+        if is_call(node, zo.rounded_linear) and _reads_weights_alone(node)
     ]
     most = max(_TOGETHER)
     for x, neighbours in itertools.groupby(calls, operand):
         layers = list(neighbours)
         for begin in range(0, len(layers), most):
             _join(x, layers[begin : begin + most])
-    program.module.recompile()
     return program
 
 

@@ -18,6 +18,7 @@ from zoexport.targets.executorch.join_linears import join_linears
 from zoexport.targets.executorch.products import write_products
 from zoexport.targets.executorch.program_file import FILE, refused
 from zoexport.targets.executorch.row_rules import decompose
+from zoexport.targets.executorch.score_rows import score_rows
 
 
 def lower_stages(
@@ -46,8 +47,9 @@ def lower_stages(
 
 
 def lowered_program(program: Program) -> Program:
-    """``program`` as it is lowered: :func:`fused_program` with calls of several layers."""
-    return join_linears(fused_program(program))
+    """``program`` as it is lowered: :func:`fused_program` with calls of several layers, and no logits of labels."""
+    scored = score_rows(copy_program(program, program.name))
+    return join_linears(fused_program(scored))
 
 
 def fused_program(program: Program) -> Program:

@@ -61,7 +61,6 @@ def write_products(program: Program) -> None:
             node.replace_all_uses_with(made)
             nodes.erase_node(node)
     nodes.eliminate_dead_code()
-    program.module.recompile()
 
 
 _WORTH_A_CALL = 1 << 16

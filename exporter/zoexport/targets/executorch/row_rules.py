@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._decomp import get_decompositions
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 
+from zoexport.core.interpreted import InterpretedGraph
 from zoexport.core.types import Program
-from zoexport.ir.decompose import Decompositions
+from zoexport.ir.decompose import Decompositions, core_decompositions
 from zoexport.ir.graphs import (
     RESHAPES,
     arguments,
@@ -30,7 +31,6 @@ from zoexport.ir.graphs import (
 )
 from zoexport.ir.rewrite import Rule, rewrite
 from zoexport.ir.shapes import record_shapes
-from zoexport.ir.tracing import core_decompositions
 from zoexport.targets.executorch.layouts import place_of_part
 
 _SHORT = 16
@@ -39,7 +39,7 @@ _SHORT = 16
 
 def decompose(program: Program) -> None:
     """Rewrite ``program``, whose recorded shapes are numbers, in core operators without norms, splits and selects."""
-    program.module = GraphModule(torch.nn.Module(), _decompositions().apply(program.module.graph))
+    program.module = InterpretedGraph(_decompositions().apply(program.module.graph))
     rules: tuple[Rule, ...] = (
         _split,
         _select,
@@ -51,7 +51,6 @@ def decompose(program: Program) -> None:
     )
     rewrite(program, [((), rule) for rule in rules])
     remove_unused_weights(program)
-    program.module.recompile()
     record_shapes(program)
 
 

@@ -65,7 +65,6 @@ def with_float_tokens(program: Program) -> Program:
                 node.replace_all_uses_with(number)
                 numbers[number] = number
     remove_unused_weights(made)
-    made.module.recompile()
     return made
 
 

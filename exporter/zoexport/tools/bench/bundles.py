@@ -30,7 +30,6 @@ _OF_THE_GRID = {
     "weights": "--weights",
     "lora.layers_to_transform": "--layers",
     "lora.target_modules": "--targets",
-    "granularity": "--granularity",
     "activation_cache_mb": "--keep-mb",
 }
 

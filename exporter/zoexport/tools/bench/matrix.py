@@ -55,7 +55,6 @@ class Variant:
         weights: the setting ``weights``; fp32 for a baseline.
         bundle: the bundle that the user gave to be measured (or repeated by the baseline); None where the variant is
             compiled.
-        granularity: the setting ``granularity``; what the method always is where it has no such setting.
         activation_cache_mb: the setting ``activation_cache_mb`` of a first-order method; None: the target's default, or
             no such setting.
     """
@@ -64,13 +63,10 @@ class Variant:
     weights: str
     shape: Shape
     bundle: Path | None = None
-    granularity: str = "model"
     activation_cache_mb: int | None = None
 
     def __str__(self) -> str:
         text = f"{self.method} {self.weights}, {self.shape}"
-        if self.granularity != "model":
-            text += f", granularity {self.granularity}"
         if self.activation_cache_mb is not None:
             text += f", activation_cache_mb {self.activation_cache_mb}"
         return text if self.bundle is None else f"{text}, {self.bundle}"
@@ -85,7 +81,6 @@ class Variant:
             "weights": self.weights,
             "lora.layers_to_transform": shape.layers,
             "lora.target_modules": shape.targets,
-            "granularity": self.granularity,
             **(
                 {}
                 if self.activation_cache_mb is None
@@ -99,7 +94,7 @@ class Variant:
 def measured_variant(entry: Mapping[str, Any]) -> Variant:
     """What an entry of a measurement's ``results`` is of, where the variant was compiled."""
     shape = {field.name: entry[field.name] for field in dataclasses.fields(Shape)}
-    own = {key: entry[key] for key in ("method", "weights", "granularity", "activation_cache_mb")}
+    own = {key: entry[key] for key in ("method", "weights", "activation_cache_mb")}
     return Variant(shape=Shape(**shape), **own)
 
 
@@ -123,7 +118,7 @@ class Axes:
         rows: q * B; the batch is then ``rows`` / q, and ``batch_size`` is not used.
         eager: whether each shape is also measured in PyTorch: a first-order step where one of the methods is, else a
             zeroth-order one.
-        granularity, activation_cache_mb: of the methods that have this setting.
+        activation_cache_mb: of the methods that have this setting.
     """
 
     methods: tuple[str, ...] = ("prge",)
@@ -134,7 +129,6 @@ class Axes:
     layers: tuple[str, ...] = ("all",)
     labels: tuple[str, ...] = LABELS
     targets: tuple[str, ...] = ("attention",)
-    granularity: tuple[str, ...] = ("model",)
     activation_cache_mb: tuple[int | None, ...] = (None,)
     rows: int | None = None
     eager: bool = True
@@ -171,7 +165,6 @@ _MEBP = Axes(
     max_length=(128, 256, 512, 1024, 2048),
     labels=("all",),
     targets=("all-linear",),
-    granularity=("layer",),
     activation_cache_mb=(0, _ALL_LAYERS),
 )
 
@@ -223,15 +216,10 @@ def variants(parts: Sequence[Axes], changes: Mapping[str, Any]) -> list[Variant]
     for axes in parts:
         chosen = dataclasses.replace(axes, **changes)
         for shape in chosen.shapes():
-            for method, weights, granularity, activation_cache_mb in itertools.product(
-                chosen.methods, chosen.weights, chosen.granularity, chosen.activation_cache_mb
+            for method, weights, activation_cache_mb in itertools.product(
+                chosen.methods, chosen.weights, chosen.activation_cache_mb
             ):
-                made = Variant(
-                    method,
-                    weights,
-                    _shape(method, shape),
-                    granularity=_granularity(method, granularity),
-                )
+                made = Variant(method, weights, _shape(method, shape))
                 kept = activation_cache_mb if "activation_cache_mb" in _settings(method) else None
                 found[dataclasses.replace(made, activation_cache_mb=kept)] = None
             if chosen.eager:
@@ -242,10 +230,6 @@ def variants(parts: Sequence[Axes], changes: Mapping[str, Any]) -> list[Variant]
 
 def _shape(method: str, shape: Shape) -> Shape:
     return dataclasses.replace(shape, num_queries=1) if first_order(method) else shape
-
-
-def _granularity(method: str, wanted: str) -> str:
-    return wanted if "granularity" in _settings(method) else "layer"
 
 
 def _settings(method: str) -> Mapping[str, Any]:
@@ -268,8 +252,7 @@ def of_bundle(
             chosen,
             settings.get("lora.target_modules", "attention"),
         )
-        granularity = "layer" if "stages" in manifest else "model"
-        found.append(Variant(manifest["method"], settings["weights"], shape, bundle, granularity))
+        found.append(Variant(manifest["method"], settings["weights"], shape, bundle))
         if eager:
             baseline = EAGER if "num_queries" in settings else AUTOGRAD
             found.append(Variant(baseline, "fp32", shape, bundle))

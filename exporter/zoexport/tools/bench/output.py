@@ -149,11 +149,10 @@ def draw(path: Path, result: Mapping[str, Any]) -> None:
 
 
 def method_of(entry: Mapping[str, Any]) -> str:
-    """Return the method, with its settings ``granularity`` and ``activation_cache_mb`` if these change what is run."""
+    """Return the method, with its setting ``activation_cache_mb`` if that changes what is run."""
     if entry["activation_cache_mb"] is not None:
         return f"{entry['method']}, activation_cache_mb {entry['activation_cache_mb']}"
-    plain = entry["granularity"] == "model" or first_order(entry["method"])
-    return str(entry["method"]) if plain else f"{entry['method']} by {entry['granularity']}"
+    return str(entry["method"])
 
 
 def _bar_name(entry: Mapping[str, Any]) -> str:

@@ -45,7 +45,6 @@ def results(
                 "name": str(variant),
                 "method": variant.method,
                 "weights": variant.weights,
-                "granularity": variant.granularity,
                 "activation_cache_mb": variant.activation_cache_mb,
                 "activations": manifest["settings"]["activations"] if manifest else "fp32",
                 **dataclasses.asdict(variant.shape),
@@ -91,9 +90,7 @@ def ratios(variants: Sequence[Variant], rounds: Sequence[Round]) -> list[dict[st
             found += _over_others(variant, variants, rounds)
             continue
         others = {
-            "faster than eager": _like(
-                variant, variants, method=EAGER, weights="fp32", granularity="model"
-            ),
+            "faster than eager": _like(variant, variants, method=EAGER, weights="fp32"),
             "prge faster than mezo": _like(variant, variants, method="mezo")
             if variant.method == "prge"
             else None,
@@ -114,7 +111,7 @@ def _over_others(
     plain = dataclasses.replace(variant, activation_cache_mb=None)
     others = {
         "mezo": _like(plain, variants, method="mezo"),
-        AUTOGRAD: _like(plain, variants, method=AUTOGRAD, weights="fp32", granularity="model"),
+        AUTOGRAD: _like(plain, variants, method=AUTOGRAD, weights="fp32"),
     }
     found = []
     for name, other in others.items():
@@ -206,7 +203,6 @@ def _like(
     method: str | None = None,
     weights: str | None = None,
     layers: str | None = None,
-    granularity: str | None = None,
 ) -> Variant | None:
     """The variant that differs from another in these fields only."""
     wanted = dataclasses.replace(
@@ -214,7 +210,6 @@ def _like(
         method=method or variant.method,
         weights=weights or variant.weights,
         shape=dataclasses.replace(variant.shape, layers=layers or variant.shape.layers),
-        granularity=granularity or variant.granularity,
     )
     if wanted in variants:
         return wanted

@@ -307,7 +307,7 @@ def _ask(
     """Run a verb of the runner on a phone; the keys of its ``--json``."""
     runner = FOLDER / "runner"
     line: list[object] = [runner / RUNNER, verb, "--bundle", place.bundle, *arguments]
-    line += ["--cache", FOLDER / "packed", "--json"]
+    line += ["--cache", FOLDER / "shaders", "--json"]
     for key in place.trust.keys:
         line += ["--trust", key]
     command = shlex.join(map(str, line))

@@ -46,7 +46,6 @@ def norm_gradients(program: Program) -> None:
 def _apply(program: Program, *rules: tuple[tuple[Any, ...], Rule]) -> None:
     rewrite(program, rules)
     program.module.graph.eliminate_dead_code()
-    program.module.recompile()
 
 
 def _norm_gradient(term: Node) -> Node | None:
@@ -202,4 +201,3 @@ def sigmoid_gradients(program: Program) -> None:
         for reader in readers:
             reader.replace_input_with(node, made)
     nodes.eliminate_dead_code()
-    program.module.recompile()

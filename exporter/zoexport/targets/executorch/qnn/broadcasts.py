@@ -58,7 +58,6 @@ def repeat_broadcasts(program: Program) -> None:
                         program.module.graph, aten.repeat.default, arg, [*times]
                     )
             node.replace_input_with(arg, repeated[arg, times])
-    program.module.recompile()
 
 
 def _times(have: tuple[int, ...], want: tuple[int, ...]) -> tuple[int, ...]:

@@ -48,7 +48,6 @@ def for_htp(graph: TrainingGraph, name: str) -> Program:
     repeat_broadcasts(program)
     _index_with_32_bits(graph, program)
     _fold(program, graph.weights)
-    program.module.recompile()
     return program
 
 

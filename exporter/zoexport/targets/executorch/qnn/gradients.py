@@ -59,7 +59,6 @@ def scale_gradients(program: Program) -> None:
             for value, node in zip(program.outputs, returned.values(), strict=True)
         ]
     result.args = (tuple(found),)
-    program.module.recompile()
 
 
 def scale_small_slots(program: Program) -> None:
@@ -82,7 +81,6 @@ def scale_small_slots(program: Program) -> None:
                         back = call(nodes, aten.mul.Tensor, place, norm)
                 for other in others:
                     other.replace_input_with(place, back)
-    program.module.recompile()
 
 
 def _given(program: Program) -> list[Node]:

@@ -27,8 +27,8 @@ from zoexport.ir.graphs import (
     set_outputs,
 )
 from zoexport.ir.samples import sample_inputs
-from zoexport.targets.executorch.exported import export_program
 from zoexport.targets.executorch.program_file import refused
+from zoexport.targets.executorch.qnn.exported import export_program
 from zoexport.targets.executorch.qnn.form import for_htp
 from zoexport.targets.executorch.qnn.lower import to_edge, without_log
 
@@ -112,7 +112,6 @@ def _reading(program: Program) -> Program:
             returned.append((Value(node.name, "inner", dtype, tuple(value.shape)), node))
     set_outputs(copied, returned)
     remove_unused_weights(copied)
-    copied.module.recompile()
     return copied
 
 

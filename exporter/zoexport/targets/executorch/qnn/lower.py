@@ -18,14 +18,13 @@ from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Lowered, Progress, TrainingGraph
 from zoexport.ir.capture import quiet
 from zoexport.targets.entries import program_entry
-from zoexport.targets.executorch.exported import (
+from zoexport.targets.executorch.program_file import FILE, refused, write_programs
+from zoexport.targets.executorch.qnn.exported import (
     delegates_of,
     export_program,
     fallback_of,
     products_among,
 )
-from zoexport.targets.executorch.needed_passes import needed_decompositions_only
-from zoexport.targets.executorch.program_file import FILE, refused, write_programs
 from zoexport.targets.executorch.qnn.form import for_htp
 from zoexport.targets.executorch.qnn.quantize import quantize, soften_masks
 
@@ -148,10 +147,7 @@ def to_edge(
         partitioner = ExplainingPartitioner(spec, decomposed)
         try:
             # Contexts have the names of nodes.
-            with (
-                QnnManagerContext({name: spec}),
-                needed_decompositions_only([legal], renamed=False),
-            ):
+            with QnnManagerContext({name: spec}):
                 one = to_edge_transform_and_lower(
                     {name: legal},
                     transform_passes={name: passes},

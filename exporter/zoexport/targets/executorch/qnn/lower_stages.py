@@ -22,14 +22,14 @@ from zoexport.ir.frozen import stage_values
 from zoexport.ir.graphs import identifier
 from zoexport.ir.lengths import longest_rows_alone
 from zoexport.targets.entries import program_entry
-from zoexport.targets.executorch.exported import (
+from zoexport.targets.executorch.lower_stages import lower_stages
+from zoexport.targets.executorch.program_file import refused, write_programs
+from zoexport.targets.executorch.qnn.exported import (
     delegates_of,
     export_program,
     fallback_of,
     products_among,
 )
-from zoexport.targets.executorch.lower_stages import lower_stages
-from zoexport.targets.executorch.program_file import refused, write_programs
 from zoexport.targets.executorch.qnn.lower import OURS, to_edge, without_log
 from zoexport.targets.executorch.qnn.stages import stage_programs
 

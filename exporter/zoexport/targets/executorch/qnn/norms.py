@@ -42,7 +42,6 @@ def rms_norms(graph: TrainingGraph, program: Program) -> None:
         if found is not None and shape_of(node)[-1] >= LEAST_WIDTH:
             _rewrite(graph, program, node, *found)
     program.module.graph.eliminate_dead_code()
-    program.module.recompile()
 
 
 def _normalized(node: Node) -> tuple[Node, float] | None:

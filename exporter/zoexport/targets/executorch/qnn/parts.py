@@ -17,7 +17,7 @@ A product of heads that share one operand, which the HTP multiplies wrongly (QNN
 The error function, from which the tanh form of GELU differs by less than fp16 does::
 
     y = erf(z)                                         ->     y = tanh(1.12838 z + 0.100911 z^3)
-    y = gelu(x)                                        ->     y = x/2 (1 + tanh(...)), see ``gelu``
+    y = gelu(x)                                        ->     y = x/2 (1 + tanh(...))
 
 Left alone: places that are not constants, or named twice.
 """
@@ -35,7 +35,6 @@ from torch.fx import Graph, Node
 from zoexport.core.types import Program
 from zoexport.ir.graphs import arguments, aten, call, is_call, operand, placeholders, shape_of
 from zoexport.ir.rewrite import rewrite
-from zoexport.targets.executorch.gelu import tanh_gelu
 
 _MOST_PLACES = 8
 """A slice is made for each."""
@@ -51,7 +50,7 @@ def lacking_operators(program: Program, weights: Mapping[str, Tensor]) -> None:
         program,
         [
             ((aten.erf,), lambda node: _erf(nodes, operand(node))),
-            ((aten.gelu,), lambda node: tanh_gelu(functools.partial(call, nodes), operand(node))),
+            ((aten.gelu,), _gelu),
             ((aten.index_put,), lambda node: _put(nodes, node, names, weights)),
             ((aten.index,), lambda node: _index(nodes, node, names, weights)),
             ((aten.add,), lambda node: _side_by_side(nodes, node)),
@@ -61,7 +60,6 @@ def lacking_operators(program: Program, weights: Mapping[str, Tensor]) -> None:
     nodes.eliminate_dead_code()
     rewrite(program, [((aten.slice_scatter,), lambda node: _alone(nodes, node))])
     nodes.eliminate_dead_code()
-    program.module.recompile()
 
 
 def _alone(nodes: Graph, node: Node) -> Node | None:
@@ -100,6 +98,19 @@ def _index(
     axis, places = found
     pieces = [call(nodes, aten.slice.Tensor, source, axis, place, place + 1) for place in places]
     return pieces[0] if len(pieces) == 1 else call(nodes, aten.cat.default, pieces, axis)
+
+
+def _gelu(node: Node) -> Node:
+    """``x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`` (Hendrycks and Gimpel, section 2).
+
+    The HTP's own operator computes another function: up to 7.8e-3 off, against 2.6e-3 of the simple operators in fp16.
+    """
+    x, made = operand(node), functools.partial(call, node.graph)
+    cube = made(aten.mul.Tensor, made(aten.mul.Tensor, x, x), x)
+    inner = made(aten.add.Tensor, x, made(aten.mul.Tensor, cube, 0.044715))
+    inner = made(aten.mul.Tensor, inner, math.sqrt(2 / math.pi))
+    factor = made(aten.add.Tensor, made(aten.tanh.default, inner), 1.0)
+    return made(aten.mul.Tensor, made(aten.mul.Tensor, x, 0.5), factor)
 
 
 def _put(

@@ -91,7 +91,6 @@ def _for_stage(
     if backward:
         scale_gradients(made)
         scale_small_slots(made)
-    made.module.recompile()
     return made, weights
 
 

@@ -103,10 +103,11 @@ class QnnTarget(Target):
         return lower_qnn(graph, config, folder, progress)
 
     def footprint(self, graph: TrainingGraph, program: Program) -> Footprint:
-        """Return what ExecuTorch plans on the CPU; QNN does not say what the HTP takes."""
-        from zoexport.targets.executorch.footprints import whole_footprint
+        """Return what the values of a program take on a CPU; QNN does not say what the HTP takes."""
+        from zoexport.targets.executorch.emit import planned_bytes
+        from zoexport.targets.executorch.footprints import moved_bytes
 
-        return whole_footprint(program)
+        return Footprint(planned_bytes(program), 0, moved_bytes(program))
 
     def inner_values(
         self, graph: TrainingGraph, config: TrainingSettings, program: str
@@ -138,7 +139,7 @@ targets.register(
         has=frozenset({Feature.WHOLE, Feature.STAGES}),
         takes={},
         # The chip of most phones that have an NPU.
-        preferred={"compute": "fp16", "soc": "SM8650"},
+        preferred={"compute": "fp16", "soc": "SM8650", "granularity": "model"},
         fixed_labels=True,
         shows_inner_values=True,
     ),

@@ -9,12 +9,10 @@ from typing import Any
 import torch
 from torch._export.verifier import TrainingIRVerifier
 from torch._guards import detect_fake_mode
-from torch.export import Dim as ExportDim
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.export.graph_signature import (
     ExportGraphSignature,
     InputKind,
-    InputSpec,
     OutputKind,
     OutputSpec,
     TensorArgument,
@@ -22,9 +20,9 @@ from torch.export.graph_signature import (
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-from zoexport.core.types import Dim, Program
+from zoexport.core.types import Program
 from zoexport.ir.capture import quiet
-from zoexport.ir.graphs import EXAMPLE_SIZE, output_node, outputs, placeholders
+from zoexport.ir.graphs import outputs, placeholders
 from zoexport.ir.shapes import record
 
 
@@ -43,7 +41,7 @@ class _Inputs(torch.nn.Module):
 
 
 def _own_storage(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` alone in its storage: XNNPACK's serializer reads every storage from its start."""
+    """``tensor`` alone in its storage, as serializers may read a storage from its start."""
     whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
     return (
         tensor
@@ -56,38 +54,13 @@ def export_program(
     program: Program, weights: dict[str, torch.Tensor]
 ) -> torch.export.ExportedProgram:
     """A program with its weights inside, as torch.export states it."""
-    example = []
-    dynamic: list[dict[int, Any]] = []
-    dims: dict[str, Any] = {}
-    open_sizes = {
-        size.name: size
+    example = tuple(
+        torch.zeros(value.sizes(), dtype=getattr(torch, value.dtype))
         for value in program.arguments()
-        for size in value.shape
-        if isinstance(size, Dim)
-    }
-    # Each has its own, so that torch.export takes none for another.
-    examples = {
-        name: min(size.max, EXAMPLE_SIZE + number)
-        for number, (name, size) in enumerate(open_sizes.items())
-    }
-    for value in program.arguments():
-        sizes = [examples[size.name] if isinstance(size, Dim) else size for size in value.shape]
-        example.append(torch.zeros(sizes, dtype=getattr(torch, value.dtype)))
-        dynamic.append(
-            {
-                axis: dims.setdefault(size.name, ExportDim(size.name, min=size.min, max=size.max))
-                for axis, size in enumerate(value.shape)
-                if isinstance(size, Dim)
-            }
-        )
+    )
     # A program has operators alone, so only what it takes is left to export.
     with torch.no_grad(), quiet():
-        taken = torch.export.export(
-            _Inputs(program, weights),
-            tuple(example),
-            dynamic_shapes=(tuple(dynamic),),
-            strict=False,
-        )
+        taken = torch.export.export(_Inputs(program, weights), example, strict=False)
     graph = torch.fx.Graph()
     own: dict[str, Node] = {}
     arguments: list[Node] = []
@@ -115,12 +88,21 @@ def export_program(
     mode = detect_fake_mode(fakes)
     assert mode is not None
     record(module, program.name, fakes, mode)
-    return stated(
-        module,
-        taken.graph_signature.input_specs,
-        tuple(example),
-        weights=taken.state_dict,
-        ranges=taken.range_constraints,
+    module.graph.eliminate_dead_code()
+    specs = taken.graph_signature.input_specs
+    given = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(one.name), None) for one in returned]
+    names = [spec.arg.name for spec in specs if spec.kind is InputKind.USER_INPUT]
+    _, inputs = pytree.tree_flatten((example, {}))
+    _, form = pytree.tree_flatten(tuple(returned))
+    return torch.export.ExportedProgram(
+        root=module,
+        graph=module.graph,
+        graph_signature=ExportGraphSignature([*specs], given),
+        state_dict={**taken.state_dict},
+        range_constraints={},
+        module_call_graph=[ModuleCallEntry("", ModuleCallSignature([], [], inputs, form, names))],
+        example_inputs=(example, {}),
+        verifiers=[TrainingIRVerifier],
     )
 
 
@@ -145,41 +127,6 @@ def _is_default(given: Mapping[str, Any], name: str, defaults: Mapping[str, Any]
         return True
     value = given[name]
     return name in defaults and type(value) is type(defaults[name]) and value == defaults[name]
-
-
-def stated(
-    module: torch.fx.GraphModule,
-    inputs: Sequence[InputSpec],
-    example: tuple[torch.Tensor, ...],
-    *,
-    weights: Mapping[str, torch.Tensor] | None = None,
-    ranges: Any = None,
-) -> torch.export.ExportedProgram:
-    """A graph of operators as torch.export would give it.
-
-    Args:
-        module: its graph takes what ``inputs`` says, returns a tuple, and records what each node gives.
-        example: what it takes beside its weights. weights: by the targets of ``inputs``.
-        ranges: of the sizes that are open.
-    """
-    module.graph.eliminate_dead_code()
-    returned: Any = output_node(module).args[0]
-    given = [
-        OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in returned
-    ]
-    names = [spec.arg.name for spec in inputs if spec.kind is InputKind.USER_INPUT]
-    _, taken = pytree.tree_flatten((example, {}))
-    _, form = pytree.tree_flatten(tuple(returned))
-    return torch.export.ExportedProgram(
-        root=module,
-        graph=module.graph,
-        graph_signature=ExportGraphSignature([*inputs], given),
-        state_dict={**(weights or {})},
-        range_constraints=ranges or {},
-        module_call_graph=[ModuleCallEntry("", ModuleCallSignature([], [], taken, form, names))],
-        example_inputs=(example, {}),
-        verifiers=[TrainingIRVerifier],
-    )
 
 
 def _calls(exported: Any) -> Sequence[torch.fx.Node]:

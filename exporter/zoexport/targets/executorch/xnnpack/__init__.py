@@ -1,1 +1,0 @@
-"""ExecuTorch with the XNNPACK delegate and kernels of our own: whole programs, or those of single layers."""
