@@ -35,7 +35,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # The packed weights of a test run go when it ends.
 _packed = tempfile.TemporaryDirectory(prefix="zoexport-packed-")
-os.environ["ZOEXPORT_PACKED"] = _packed.name
+os.environ["ZOEXPORT_SHADERS"] = _packed.name
 
 ALLOWED_SKIPS: dict[str, str] = {}
 """Node id (or the part of it before ``[``) -> why it may be skipped in CI."""

@@ -1,15 +1,13 @@
 """What rounding inputs as they come costs zeroth order (``activations=int8``): losses, and differences of losses.
 
-``python -m research.activations.dynamic PAGE`` rounds the inputs of SmolLM2's linear layers over INT4 weights by a
-scale for each row and by one for 32 neighbours, as they are and rotated where that pays, and renews the page's part
-between ``<!-- report-rounded-inputs -->`` and its end. Losses of the same weights are compared, with inputs that are
-rounded and that are not.
+``python -m research.activations.dynamic PAGE`` rounds the inputs of SmolLM2's linear layers over INT4 weights with a
+scale for 32 neighbours, of which none, some or all are rotated, and renews the part of the page between
+``<!-- report-rounded-inputs -->`` and its end.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import statistics
 import sys
@@ -24,8 +22,8 @@ from research.support.command import Clock, renew_part
 from zoexport import calibration, models
 from zoexport.core import hadamard, int4
 from zoexport.data import corpus
-from zoexport.methods.reference.quantized import rounding_over
-from zoexport.passes.rotate_inputs import MINIMUM_GAIN, rotation_gain
+from zoexport.ir.product_ops import rounded_rows
+from zoexport.passes.rotate_inputs import pays
 from zoexport.tools.bench.output import markdown_table
 
 MARK = "report-rounded-inputs"
@@ -40,40 +38,18 @@ Adapters = Mapping[str, tuple[Tensor, Tensor]]
 """By layer A (K, r) and B (r, N), already times eps."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Way:
-    """One way to round.
-
-    Attributes:
-        weights: those over which ``activations=int8`` rounds so.
-        rotates: whether inputs are rotated before, where that pays.
-    """
-
-    name: str
-    weights: str
-    rotates: bool
+WAYS: Mapping[str, Callable[[Mapping[str, float]], set[str]]] = {
+    "nothing": lambda gains: set(),
+    "what gains": lambda gains: {name for name in gains if _pays(name, gains)},
+    "all": lambda gains: {*gains},
+}
+"""By what is rotated: of the layers' gains (``calibration.rotation_gains``), those layers."""
 
 
-WAYS = (
-    Way("a row", "int8", rotates=False),
-    Way("a row, rotated", "int8", rotates=True),
-    Way("32 neighbours", "int4", rotates=False),
-    Way("32 neighbours, rotated", "int4", rotates=True),
-)
-
-
-def rotated(
-    loaded: Any, modules: Sequence[str], rows: Sequence[Sequence[int]], weights: str
-) -> set[str]:
-    """The layers whose inputs gain enough from a rotation."""
-    gains: dict[str, float] = {}
-
-    def look(name: str, _: Tensor, x: Tensor) -> None:
-        if hadamard.can_rotate(x.shape[-1]):
-            gains[name] = rotation_gain(x, weights)
-
-    calibration.watch(loaded, modules, rows, look)
-    return {name for name, gain in gains.items() if gain >= MINIMUM_GAIN}
+def _pays(name: str, gains: Mapping[str, float]) -> bool:
+    """As the exporter decides, whose programs are shared by the layers of a name."""
+    kind = name.rpartition(".")[2]
+    return pays(gain for other, gain in gains.items() if other.rpartition(".")[2] == kind)
 
 
 @contextlib.contextmanager
@@ -131,7 +107,7 @@ def measured(
     model: nn.Module,
     layers: Layers,
     turned: set[str],
-    way: Way,
+    way: str,
     batches: Sequence[Tensor],
 ) -> list[Any]:
     """A row of the table: the loss, what rounding changes of it, and of differences of losses along directions."""
@@ -143,10 +119,9 @@ def measured(
     def plain(x: Tensor) -> Tensor:
         return x
 
-    rounding = rounding_over(way.weights)
-    exact, rounded = losses(plain, {}), losses(rounding, {})
+    exact, rounded = losses(plain, {}), losses(rounded_rows, {})
     row: list[Any] = [
-        way.name,
+        way,
         f"{len(turned)} of {len(layers)}",
         f"{statistics.mean(exact):.3f}",
         f"{statistics.mean(rounded) - statistics.mean(exact):+.4f}",
@@ -155,7 +130,7 @@ def measured(
         moved = [directions(layers, eps, seed) for seed in range(1, DIRECTIONS + 1)]
         signal = [losses(plain, one) for one in moved]
         noise = [
-            [a - b for a, b in zip(losses(rounding, one), before, strict=True)]
+            [a - b for a, b in zip(losses(rounded_rows, one), before, strict=True)]
             for one, before in zip(moved, signal, strict=True)
         ]
         shares = [
@@ -177,19 +152,20 @@ def measure(name: str, clock: Clock) -> str:
     loaded = models.load(models.resolve(name))
     modules = models.adapter_targets(loaded.model, "all-linear", "all")
     layers = {path: loaded.model.get_submodule(path) for path in (*modules, "lm_head")}
-    rows = calibration.calibration_rows(loaded, SEQ_LEN)
     held_out = calibration.calibration_rows(loaded, SEQ_LEN, corpus.rows(SEQ_LEN).test)
     tokens = [row for row in held_out if len(row) == SEQ_LEN]
     batches = [torch.tensor(tokens[at : at + ROWS]) for at in range(0, len(tokens), ROWS)]
     table = []
-    for way in WAYS:
-        clock(f"measuring {way.name}", None)
-        turned = rotated(loaded, modules, rows, way.weights) if way.rotates else set()
+    found = calibration.rotation_gains(loaded, SEQ_LEN)
+    gains = {path: found[path] for path in layers if path in found}
+    for way, chosen in WAYS.items():
+        clock(f"measuring {way}", None)
+        turned = chosen(gains)
         table.append(measured(loaded.model, layers, turned, way, batches))
         _int4.cache_clear()
     columns = [
-        "one scale for",
         "rotated",
+        "layers",
         "loss",
         "rounded",
         *(f"noise, eps {eps:g}" for eps in EPS),

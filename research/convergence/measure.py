@@ -141,7 +141,7 @@ def _rank() -> dict[str, str]:
 def _variant(curve: Curve, max_length: int) -> Variant:
     queries = 1 if first_order(curve.method) else curve.num_queries
     shape = Shape(max_length, 1, queries, targets=SETTINGS["lora.target_modules"])
-    return Variant(curve.method, SETTINGS["weights"], shape, granularity="layer")
+    return Variant(curve.method, SETTINGS["weights"], shape)
 
 
 class _Run:

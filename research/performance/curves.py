@@ -24,7 +24,7 @@ MARK = "bench-curves"
 RESULTS = RAW / "performance" / "curves"
 MODEL = "smollm2-135m"
 _FIGURES = ("step_seconds", "peak_anonymous_mb")
-_SPLIT = {"methods": ("mebp", "mezo"), "granularity": ("layer",), "targets": ("all-linear",)}
+_SPLIT = {"methods": ("mebp", "mezo"), "targets": ("all-linear",)}
 _SAME = {"weights": ("int4",), "labels": ("all",), "eager": False}
 
 

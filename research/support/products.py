@@ -18,7 +18,7 @@ from zoexport.session import Bundle
 QUANTIZED = (
     "linear_int4",
     "linear_int4_bf16",
-    "rounded_linear_int4",
+    "rounded_linear",
     "linear_int8",
     "linear_int8_bf16",
 )

@@ -32,12 +32,10 @@ from tests.crash.points import (
 from tests.crash.power import Disk, Image
 from tests.support.compiled import Compiler
 
-#: Settings of each method. Those in layers train by a program for each part of the model; with Adam, a run that goes on
-#: makes the averages anew from the log.
+#: Settings of each method; with Adam, a run that goes on makes the averages anew from the log.
 METHODS: dict[str, Mapping[str, Any]] = {
     "prge": {"num_queries": 2},
-    "prge in layers": {"num_queries": 2, "granularity": "layer"},
-    "prge with adam": {"num_queries": 2, "granularity": "layer", "optimizer": "adam"},
+    "prge with adam": {"num_queries": 2, "optimizer": "adam"},
     "mezo": {"num_queries": 2},
     "fzoo": {"num_queries": 2},
     "mebp": {},

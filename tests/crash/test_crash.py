@@ -16,7 +16,7 @@ from tests.crash.states import COLUMNS, NAMES, PAGES, POWER, VALIDATES, Tally
 from tests.support.compiled import Compiler
 
 #: These write the same files by the same calls as prge; ``tests.crash.states`` tries them too.
-LIKE_PRGE = ("prge in layers", "mezo", "fzoo", "spzo")
+LIKE_PRGE = ("mezo", "fzoo", "spzo")
 RUNS = [name for name in NAMES if name not in LIKE_PRGE]
 
 

@@ -41,12 +41,12 @@ INIT: dict[str, Any] = {
 }
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("llama_tied", "prge", {}),
-    ("llama_tied", "prge", {"granularity": "layer", "weights": "int4"}),
+    ("llama_tied", "prge", {"weights": "int4"}),
     ("gpt_neox", "mebp", {}),
-    ("roberta", "prge", {"granularity": "layer"}),
+    ("roberta", "prge", {}),
     ("llama_tied", "quzo", {"train": "lora", "weights": "int4"}),
     ("llama_tied", "mezo", {}),
-    ("qwen2", "fzoo", {"granularity": "layer"}),
+    ("qwen2", "fzoo", {}),
     ("gpt2", "spzo", {}),
 ]
 

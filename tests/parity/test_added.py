@@ -74,8 +74,13 @@ def test_the_method_takes_its_references_steps(
 
 def test_what_the_target_has_not_is_a_problem(compiler: Compiler, tmp_path: Path) -> None:
     model = compiler.model("llama")
-    for method, lacking in (("prge", "programs of the whole model"), ("quzo", "perturbs integers")):
+    for method, given, lacking in (
+        ("prge", {"granularity": "model"}, "programs of the whole model"),
+        ("quzo", {}, "perturbs integers"),
+    ):
         with pytest.raises(ConfigError, match=f"target layers-alone has no .*{lacking}"):
-            compile_tiny(model, tmp_path / "bundle", method, "layers-alone", weights="int4")
+            compile_tiny(
+                model, tmp_path / "bundle", method, "layers-alone", weights="int4", **given
+            )
     compile_tiny(model, tmp_path / "mebp", "mebp", "layers-alone")
     passed(tmp_path / "mebp", 2)

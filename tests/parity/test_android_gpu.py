@@ -57,8 +57,8 @@ CASES = [
 ]
 OTHER_ENCODERS = [name for name in ENCODERS if name != "roberta"]
 ZEROTH_ORDER: list[tuple[str, dict[str, Any]]] = [
-    ("prge", {"granularity": "layer", "num_queries": 2}),
-    ("mezo", {"granularity": "layer", "num_queries": 1}),
+    ("prge", {"num_queries": 2}),
+    ("mezo", {"num_queries": 1}),
     ("spzo", {"perturbations": "1,1", "batch_size": 2}),
 ]
 # Makes an instance whose description has a flag that Vulkan does not know.
@@ -127,7 +127,7 @@ def test_encoders(compiler: Compiler, name: str) -> None:
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
-        ("prge", {"granularity": "layer", "num_queries": 2, "weights": "int4"}),
+        ("prge", {"num_queries": 2, "weights": "int4"}),
         ("spzo", {"split": "layer:1", "perturbations": "2,4", "weights": "int4"}),
         (
             "spzo",
@@ -164,7 +164,7 @@ def test_an_encoder_hides_padding_as_the_cpu_does(compiler: Compiler) -> None:
 
 @pytest.mark.slow
 def test_heads_that_an_index_picks_without_gradients(compiler: Compiler) -> None:
-    settings = {"granularity": "layer", "num_queries": 2, "weights": "int4"}
+    settings = {"num_queries": 2, "weights": "int4"}
     report = compare(compiler.bundle("falcon", "prge", TARGET, **settings))
     assert report["max_relative_state_error"] == 0.0
 
@@ -259,17 +259,17 @@ def test_a_device_that_is_not_there_is_one_message(compiler: Compiler, tmp_path:
 def test_what_a_driver_made_of_shaders_is_kept(compiler: Compiler, tmp_path: Path) -> None:
     """Another session reads it; a file that another hand changed is not given to a driver, and made anew."""
     bundle = compiler.bundle("llama_tied", "mebp", TARGET, **ALL)
-    losses = in_process(bundle, ZOEXPORT_PACKED=str(tmp_path)).stdout
+    losses = in_process(bundle, ZOEXPORT_SHADERS=str(tmp_path)).stdout
     (kept,) = tmp_path.glob("vulkan-*.pipelines")
     content = kept.read_bytes()
     assert sha256_hex(content[:-64]) == content[-64:].decode()
     kept.write_bytes(b"x" + content[1:])
-    done = in_process(bundle, ZOEXPORT_PACKED=str(tmp_path))
+    done = in_process(bundle, ZOEXPORT_SHADERS=str(tmp_path))
     assert done.returncode == 0 and done.stdout == losses
     again = kept.read_bytes()
     assert sha256_hex(again[:-64]) == again[-64:].decode()
     # A folder that cannot be made is no error.
-    assert in_process(bundle, ZOEXPORT_PACKED=str(kept / "none")).stdout == losses
+    assert in_process(bundle, ZOEXPORT_SHADERS=str(kept / "none")).stdout == losses
 
 
 def test_what_shaders_cost_is_counted_and_timed(compiler: Compiler, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ SETTINGS: dict[str, Any] = {
 }
 METHODS: list[tuple[str, dict[str, Any]]] = [
     ("mebp", {}),
-    ("prge", {"granularity": "layer", "num_queries": 2}),
+    ("prge", {"num_queries": 2}),
 ]
 
 

@@ -106,9 +106,7 @@ def files_of(state: Path) -> dict[str, bytes]:
 
 def made(compiler: Compiler, folder: Path, method: str) -> Runs:
     settings: dict[str, Any] = (
-        {"lora__target_modules": "all-linear"}
-        if method == "mebp"
-        else {"granularity": "layer", "num_queries": 2}
+        {"lora__target_modules": "all-linear"} if method == "mebp" else {"num_queries": 2}
     )
     bundle = compiler.bundle("llama_tied", method, "android-gpu", weights="int4", **settings)
     rows = [([(tokens[:-1], tokens[1:])], 0) for tokens in engine_parity.EXAMPLES]

@@ -55,8 +55,8 @@ def test_mebp(compiler: Compiler, name: str, weights: str) -> None:
     slow_after(
         1,
         [
-            ("prge", {"granularity": "layer", "num_queries": 2}),
-            ("mezo", {"granularity": "layer", "num_queries": 1}),
+            ("prge", {"num_queries": 2}),
+            ("mezo", {"num_queries": 1}),
             ("spzo", {"perturbations": "1,1", "batch_size": 2}),
         ],
     ),

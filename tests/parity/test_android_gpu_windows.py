@@ -27,7 +27,7 @@ CASES: list[tuple[str, int, dict[str, Any]]] = [
     (
         "llama",
         4608,
-        {"method": "prge", "granularity": "layer", "num_queries": 2, "weights": "int4"},
+        {"method": "prge", "num_queries": 2, "weights": "int4"},
     ),
 ]
 """Models, bytes of a window, of which the head's matrix takes three, and settings."""

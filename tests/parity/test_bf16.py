@@ -47,8 +47,8 @@ def test_gradients(compiler: Compiler, name: str, settings: dict[str, Any]) -> N
         1,
         [
             ("senszoq", {}),
-            ("prge", {"granularity": "layer", "weights": "int8"}),
-            ("mezo", {"granularity": "layer", "difference": "forward"}),
+            ("prge", {"weights": "int8"}),
+            ("mezo", {"difference": "forward"}),
             ("spzo", {"perturbations": "2,2"}),
         ],
     ),
@@ -71,7 +71,6 @@ def test_rounding_is_what_differs_from_fp32(compiler: Compiler, monkeypatch: Any
 @pytest.mark.parametrize(
     ("method", "target", "settings", "said"),
     [
-        ("prge", "host", {}, "setting compute=bf16"),  # programs of the whole model
         ("mebp", "host", {"weights": "fp32"}, "setting compute=bf16"),
         ("mezo", "android-cpu", {"train": "full", "weights": "fp32"}, "setting compute=bf16"),
         ("quzo", "host", {}, "setting compute=bf16"),

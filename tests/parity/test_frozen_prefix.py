@@ -45,9 +45,9 @@ def _example(row: int) -> Any:
     ("model", "method", "settings"),
     [
         ("llama", "mebp", {"weights": "int4"}),
-        ("llama", "mezo", {"granularity": "layer", "num_queries": 2}),
-        ("llama", "prge", {"granularity": "layer", "num_queries": 2, "weights": "int4"}),
-        ("llama", "fzoo", {"granularity": "layer", "num_queries": 2}),
+        ("llama", "mezo", {"num_queries": 2}),
+        ("llama", "prge", {"num_queries": 2, "weights": "int4"}),
+        ("llama", "fzoo", {"num_queries": 2}),
         ("gemma3", "spzo", {"lora__layers_to_transform": "last:2"}),
     ],
 )

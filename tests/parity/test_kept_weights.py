@@ -12,6 +12,7 @@ from tests.support.compiled import Compiler, compile_tiny
 from zoexport.compiler import kept_weights
 from zoexport.compiler.build import WEIGHTS
 from zoexport.ir import frozen
+from zoexport.passes import rotate_inputs
 
 
 @pytest.fixture
@@ -44,8 +45,13 @@ def _weights(compiler: Compiler, folder: Path, model: str = "llama", **settings:
 
 
 def test_other_settings_of_a_run_copy_them(
-    compiler: Compiler, tmp_path: Path, kept: Path, written: list[Path]
+    compiler: Compiler,
+    tmp_path: Path,
+    kept: Path,
+    written: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(rotate_inputs, "MINIMUM_GAIN", 1e-9)
     first = _weights(compiler, tmp_path, weights="int4")
     again = _weights(
         compiler,
@@ -54,7 +60,7 @@ def test_other_settings_of_a_run_copy_them(
         learning_rate=0.5,
         lora__r=3,
         method="mezo",
-        granularity="layer",
+        activations="fp32",
     )
     assert first == again
     assert len(written) == 1
@@ -63,10 +69,12 @@ def test_other_settings_of_a_run_copy_them(
         _weights(compiler, tmp_path, weights="int4", group_size=64),
         _weights(compiler, tmp_path, weights="int8"),
         _weights(compiler, tmp_path, model="llama_tied", weights="int4"),
+        # Rotated.
+        _weights(compiler, tmp_path, weights="int4", method="mezo"),
     ]
-    assert len({first, *others}) == 4
-    assert len(written) == 4
-    assert len([*kept.glob("*.safetensors")]) == 4
+    assert len({first, *others}) == 5
+    assert len(written) == 5
+    assert len([*kept.glob("*.safetensors")]) == 5
 
 
 def test_a_damaged_file_is_written_anew(

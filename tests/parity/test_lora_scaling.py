@@ -216,8 +216,8 @@ def test_parity_with_the_reference(compiled: tuple[Path, Path, dict[str, Any]]) 
 @pytest.mark.parametrize(
     ("name", "method", "settings"),
     [
-        ("llama", "prge", {"granularity": "model"}),
-        ("qwen2", "mezo", {"granularity": "layer", "weights": "int4"}),
+        ("llama", "prge", {}),
+        ("qwen2", "mezo", {"weights": "int4"}),
         pytest.param("llama", "spzo", {}, marks=pytest.mark.slow),
         pytest.param("llama", "quzo", {"train": "lora", "weights": "int8"}, marks=pytest.mark.slow),
     ],

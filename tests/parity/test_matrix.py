@@ -21,6 +21,8 @@ QUICK = ("ios-mlx", "android-gpu")
 """Targets of which each method's first form is in the first tier, beside all that host runs and what is refused."""
 QUICK_CELL = ("prge", {"granularity": "layer"})
 """What is of every target."""
+LAYERS_ALONE = ("host", "android-gpu")
+"""Targets whose programs are of layers where nothing is said."""
 
 
 def marks(method: str, target: str, settings: dict[str, str]) -> list[pytest.MarkDecorator]:
@@ -39,8 +41,9 @@ def marks(method: str, target: str, settings: dict[str, str]) -> list[pytest.Mar
     [
         pytest.param(*cell, marks=marks(*cell))
         for cell in CELLS
-        # The same programs as host's.
+        # The same programs as host's, and as those of the form before.
         if cell[1] != "android-cpu"
+        and not (cell[2] == {"granularity": "layer"} and cell[1] in LAYERS_ALONE)
     ],
 )
 def test_a_cell_runs_or_is_refused(

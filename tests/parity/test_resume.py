@@ -14,15 +14,15 @@ from zoexport.session import Session
 
 pytestmark = pytest.mark.parity
 FULL = {"train": "full", "learning_rate": 1e-3, "eps": 1e-2}
-MOMENTS = {"granularity": "layer", "horizon": 4, "learning_rate": 1e-3, "num_queries": 2}
+MOMENTS = {"horizon": 4, "learning_rate": 1e-3, "num_queries": 2}
 INT4 = {"weights": "int4"}
 #: Method, target, settings.
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("spzo", "host", {"split": "head", "perturbations": "2,4", **FULL}),
     ("quzo", "host", {"num_queries": 2, **INT4}),
     ("senszoq", "host", {"num_queries": 2, **INT4}),
-    ("fzoo", "host", {"granularity": "model"}),
-    ("fzoo", "host", {"granularity": "layer"}),
+    ("fzoo", "host", {}),
+    ("fzoo", "ios-mlx", {}),
     ("prge", "host", {"optimizer": "adam", **MOMENTS}),
     ("fzoo", "host", {"optimizer": "muon", **MOMENTS}),
     ("mebp", "ios-mlx", INT4),

@@ -69,7 +69,6 @@ def test_a_bundle_trains_as_the_model_with_rounded_inputs(
     data = tmp_path / "data.jsonl"
     data.write_text("".join(json.dumps({"text": text}) + "\n" for text in SENTENCES), "utf-8")
     given = {
-        "granularity": "layer",
         "lora.target_modules": "all-linear",
         "max_length": "24",
         "num_queries": "2",

@@ -204,9 +204,7 @@ def test_memory_is_that_of_one_copy_and_what_is_kept(compiler: Compiler, tmp_pat
     rows, length = 16, 128
     settings = {"max_length": length, "batch_size": rows, "weights": "int4"}
     bundles = {
-        "mezo": compiler.bundle(
-            "llama_tied", "mezo", granularity="layer", num_queries=1, **settings
-        ),
+        "mezo": compiler.bundle("llama_tied", "mezo", num_queries=1, **settings),
         "spzo": compiler.bundle("llama_tied", "spzo", perturbations="2,4", **settings),
     }
     examples = examples_file(tmp_path, Shape(length, rows, 1), VOCAB_SIZE)

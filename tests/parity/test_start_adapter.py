@@ -33,7 +33,6 @@ PLAIN = {"r": 5, "lora_alpha": 7, "target_modules": ["v_proj", "down_proj"], "lo
 CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("llama_tied", "mebp", PLAIN, {}),
     ("llama_tied", "prge", PLAIN, {}),
-    ("llama_tied", "prge", PLAIN, {"granularity": "layer"}),
     (
         "qwen2",
         "mebp",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ from safetensors.numpy import load_file
 
 from tests.support.compiled import Compiler
 from tests.support.tiers import slow_after
-from tests.support.tiny_models import tiny
 from zoexport.api import Bundle
 from zoexport.core import tolerances
 from zoexport.session import Dataset, Session
@@ -39,24 +37,9 @@ def compare(bundle: Path, steps: int = STEPS, dump: Path | None = None) -> dict[
     return Bundle.open(bundle).parity(steps=steps, dump=dump).as_dict()
 
 
-def takes_shorter_rows(bundle: Path) -> bool:
-    """Whether the session may trim a batch to its longest row."""
-    for program in json.loads((bundle / "manifest.json").read_text())["programs"]:
-        tokens = next(value for value in program["inputs"] if value["role"] == "tokens")
-        if not isinstance(tokens["shape"][1], dict):
-            return False
-    return True
-
-
 @pytest.mark.parametrize("name", slow_after(2, ARCHITECTURES))
 def test_fp32(compiler: Compiler, name: str) -> None:
-    result = compiler.result(name)
-    # Each program has what precedes the choice of label rows and what follows it; a head that shares its weight with
-    # the embedding stands alone. (Falcon shares keys by a broadcast that XNNPACK does not have.)
-    most = 3 if tiny(name).config.tie_word_embeddings else 2
-    assert result["delegates"] <= (18 if name == "falcon" else 2 * most)
-    assert takes_shorter_rows(Path(result["bundle"])) is (name != "falcon")
-    report = compare(Path(result["bundle"]))
+    report = compare(compiler.bundle(name))
     assert report["max_relative_loss_error"] <= 1e-4
     assert report["max_relative_state_error"] <= 1e-3
     assert report["passed"] is True
@@ -102,7 +85,7 @@ def test_int4_with_int8_activations(compiler: Compiler, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("weights", "activations"),
-    [("int4", "fp32"), pytest.param("int8", "int8", marks=pytest.mark.slow)],
+    [("int4", "fp32"), pytest.param("int8", "fp32", marks=pytest.mark.slow)],
 )
 def test_other_numerics(compiler: Compiler, weights: str, activations: str) -> None:
     bundle = compiler.bundle("llama_tied", weights=weights, activations=activations)
@@ -163,18 +146,15 @@ def test_every_bound_has_a_reason() -> None:
         assert len(reason) > 40
 
 
-@pytest.mark.parametrize("granularity", slow_after(1, ["layer", "model"]))
-def test_forward_differences(compiler: Compiler, granularity: str) -> None:
+def test_forward_differences(compiler: Compiler) -> None:
     """MeZO with one unperturbed loss a step in place of one side of every pair."""
-    bundle = compiler.bundle(
-        "llama", "mezo", num_queries=3, granularity=granularity, difference="forward"
-    )
+    bundle = compiler.bundle("llama", "mezo", num_queries=3, difference="forward")
     report = compare(bundle)
     assert report["max_relative_loss_error"] <= 1e-4
     assert report["max_relative_state_error"] <= 1e-3
     assert report["passed"] is True
     # Three of a pair's six losses are not computed, and one is added.
-    central = compiler.bundle("llama", "mezo", num_queries=3, granularity=granularity)
+    central = compiler.bundle("llama", "mezo", num_queries=3)
     steps = {path: session_losses(path) for path in (bundle, central)}
     assert [len(losses) for losses in steps.values()] == [4, 6]
     np.testing.assert_allclose(steps[bundle][1:], steps[central][::2], rtol=1e-6)

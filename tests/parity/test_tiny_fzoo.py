@@ -1,4 +1,4 @@
-"""FZOO on tiny models: both kinds of programs against the reference; resume, replay and a federation."""
+"""FZOO on tiny models against the reference; resume, replay and a federation."""
 
 from __future__ import annotations
 
@@ -26,15 +26,12 @@ pytestmark = pytest.mark.parity
         2,
         [
             ("llama", {}),
-            (
-                "qwen2",
-                {"granularity": "layer", "num_queries": 3, "lora__target_modules": "all-linear"},
-            ),
+            ("qwen2", {"num_queries": 3, "lora__target_modules": "all-linear"}),
             ("llama", {"num_queries": 2, "batch_size": 1}),
             ("opt", {}),
-            ("gpt2", {"granularity": "layer", "loss": "choices"}),
+            ("gpt2", {"loss": "choices"}),
             ("phi3", {"weights": "int4"}),
-            ("gemma3", {"weights": "int4", "granularity": "layer"}),
+            ("gemma3", {"weights": "int4", "activations": "fp32"}),
             ("falcon", {}),
         ],
     ),
@@ -59,12 +56,12 @@ def test_the_manifest_states_the_plan(
     assert run(["inspect", str(compiler.bundle("llama", "fzoo"))]) == 0
     shown = capsys.readouterr().out
     assert "7 rademacher directions, forward differences over their deviation" in shown
-    for granularity, copies in (("model", 8), ("layer", 1)):
-        bundle = zoexport.Bundle.open(compiler.bundle("llama", "fzoo", granularity=granularity))
+    for target, copies, runs in (("ios-mlx", 8, "call"), ("host", 1, "stage")):
+        bundle = zoexport.Bundle.open(compiler.bundle("llama", "fzoo", target))
         assert bundle.manifest["copies"] == copies
         assert bundle.manifest["step"] == {
             "levels": [{"begin": 0, "directions": 7, "difference": "forward"}],
-            "copies": "call" if granularity == "model" else "stage",
+            "copies": runs,
             "noise": "rademacher",
             "divisor": "deviation",
         }

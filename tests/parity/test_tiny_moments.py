@@ -31,7 +31,7 @@ def bundle_of(
 ) -> Path:
     """Of programs of layers, with fewer steps in a moment than the tests take."""
     given = {"horizon": 4, "learning_rate": 1e-3, "num_queries": 2, **settings}
-    return compiler.bundle(name, method, granularity="layer", optimizer=optimizer, **given)
+    return compiler.bundle(name, method, optimizer=optimizer, **given)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,6 @@ def test_states_are_the_references(
     compiler: Compiler, name: str, method: str, settings: dict[str, Any]
 ) -> None:
     given = {
-        "granularity": "layer",
         "horizon": 4,
         "num_queries": 2,
         "learning_rate": 1e-3,

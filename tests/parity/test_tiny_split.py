@@ -91,7 +91,7 @@ def test_mezo_on_all_weights(compiler: Compiler, name: str, settings: dict[str, 
 @pytest.mark.parametrize("method", slow_after(1, ["prge", "mezo"]))
 @pytest.mark.parametrize("weights", slow_after(1, ["int4", "fp32"]))
 def test_zeroth_order_over_layers(compiler: Compiler, method: str, weights: str) -> None:
-    bundle = compiler.bundle("qwen2", method, granularity="layer", num_queries=2, weights=weights)
+    bundle = compiler.bundle("qwen2", method, num_queries=2, weights=weights)
     programs = json.loads((bundle / "manifest.json").read_text())["programs"]
     assert {program["family"] for program in programs} == {"embedding", "layer.0", "head"}
     passed(bundle, steps=10)
@@ -102,7 +102,9 @@ def test_split_and_whole_programs_take_the_same_steps(compiler: Compiler) -> Non
     losses = []
     for granularity in ("model", "layer"):
         with (
-            Session.open(compiler.bundle("llama", "prge", granularity=granularity)) as session,
+            Session.open(
+                compiler.bundle("llama", "prge", "ios-mlx", granularity=granularity)
+            ) as session,
             _data() as data,
         ):
             losses.append([session.step(data, [0, 1, 2]).losses for _ in range(5)])

@@ -114,9 +114,9 @@ def follow(runs: Runs, reference: Any, lane: int, data: Part, steps: int = 4) ->
 ZEROTH = [
     ("prge", {}),
     ("fzoo", {}),
-    ("prge", {"granularity": "layer", "optimizer": "momentum", "horizon": "2"}),
-    ("prge", {"granularity": "layer", "optimizer": "adam", "horizon": "3"}),
-    ("prge", {"granularity": "layer", "optimizer": "muon"}),
+    ("prge", {"optimizer": "momentum", "horizon": "2"}),
+    ("prge", {"optimizer": "adam", "horizon": "3"}),
+    ("prge", {"optimizer": "muon"}),
 ]
 
 

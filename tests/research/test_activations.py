@@ -13,7 +13,8 @@ from tests.support.programs import values
 from tests.support.tiny_models import fixed_tokens, save_tiny
 from zoexport import calibration, models
 from zoexport.core import activation_grids as grids
-from zoexport.methods.reference.quantized import quantize_model, rounding_over
+from zoexport.ir.product_ops import rounded_rows
+from zoexport.methods.reference.quantized import quantize_model
 
 ROWS, HELD_OUT = fixed_tokens(3, 20).tolist(), fixed_tokens(4, 16).tolist()
 
@@ -69,7 +70,7 @@ def test_rounded_inputs_are_those_of_parity(tmp_path: Path) -> None:
     quantize_model(theirs.model, {"weights": "int4", "activations": "int8", "group_size": 32})
     # Its embedding is quantized too.
     ours.model.get_input_embeddings().weight.data = theirs.model.get_input_embeddings().weight.data
-    with dynamic.computing(layers, set(), rounding_over("int4"), {}):
+    with dynamic.computing(layers, set(), rounded_rows, {}):
         found = dynamic.loss(ours.model, batch)
     assert found == pytest.approx(dynamic.loss(theirs.model, batch), rel=1e-6)
 

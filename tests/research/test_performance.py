@@ -25,11 +25,8 @@ def measured() -> dict[str, Any]:
     """A result of ``zoexport bench --grid mebp`` at 256 tokens, with made-up times."""
     shape = Shape(256, 1, 1, targets="all-linear")
     variants = [
-        *(
-            Variant("mebp", "int4", shape, granularity="layer", activation_cache_mb=keep)
-            for keep in (0, 2000)
-        ),
-        Variant("mezo", "int4", shape, granularity="layer"),
+        *(Variant("mebp", "int4", shape, activation_cache_mb=keep) for keep in (0, 2000)),
+        Variant("mezo", "int4", shape),
         Variant(AUTOGRAD, "fp32", shape),
     ]
     taken = {str(one): Sample([1.0] * 3, {"forward": 1.0}, None, 3.0, 2.0) for one in variants}
@@ -61,7 +58,7 @@ def test_a_page_is_renewed_between_its_marks(folder: Path, tmp_path: Path) -> No
     assert "| mebp, activation_cache_mb 0 | int4/" in first
     assert output.markdown(result) in first
     kept = path.with_suffix(".csv").read_text()
-    assert "bench,mezo by layer,int4/" in kept and "bench,1," in kept
+    assert "bench,mezo,int4/" in kept and "bench,1," in kept
     page.update(path, folder)
     assert path.read_text() == first and path.with_suffix(".csv").read_text() == kept
     path.write_text("no marks\n")

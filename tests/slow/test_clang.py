@@ -24,7 +24,7 @@ _RUNTIME = ROOT / "runtime_ops"
 _PARTS = [
     *("rng/*.cpp", "rng/neon/*.cpp", "kernels/*.cpp", "kernels/portable/*.cpp"),
     *("kernels/neon/*.cpp", "session/*.cpp", "session/*/*.cpp", "job/*.cpp", "bindings/c_*.cpp"),
-    *("engines/callback_engine.cpp", "engines/packed_weights.cpp", "engines/team.cpp"),
+    *("engines/callback_engine.cpp", "engines/team.cpp"),
     *("engines/without_executorch.cpp", "engines/mlx_library.cpp"),
 ]
 #: The instructions that one file alone is compiled for, by the end of its name.

@@ -95,7 +95,7 @@ def medium(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (
             "host",
             "mezo",
-            {"max_length": "256", "batch_size": "4", "granularity": "layer", "num_queries": "1"},
+            {"max_length": "256", "batch_size": "4", "num_queries": "1"},
         ),
         ("host", "prge", {"max_length": "64", "batch_size": "4", "num_queries": "4"}),
         ("host", "mezo", {"max_length": "128", "batch_size": "16", "num_queries": "1"}),
@@ -146,7 +146,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("target", "method", "given"),
     [
         ("host", "senszoq", {"mask": "mask"}),
-        ("host", "mezo", {"granularity": "layer"}),
+        ("host", "mezo", {}),
         ("ios-mlx", "senszoq", {"mask": "mask"}),
     ],
 )

@@ -75,7 +75,6 @@ def drive(bundle: Path, examples: Path, folder: Path, environment: dict[str, str
     ("method", "settings"),
     [
         ("prge", {"num_queries": 2}),
-        ("prge", {"num_queries": 2, "granularity": "layer"}),
         ("mezo", {"num_queries": 2}),
         ("mebp", {}),
         ("senszoq", {"num_queries": 2}),

@@ -42,7 +42,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(python: Path, folder: Path, *line: object) -> str:
     """What a command of the environment prints, without the checkout and without any other program on the PATH."""
-    kept = ("HOME", "LANG", "HF_HUB_OFFLINE", "OMP_NUM_THREADS", "ZOEXPORT_PACKED")
+    kept = ("HOME", "LANG", "HF_HUB_OFFLINE", "OMP_NUM_THREADS", "ZOEXPORT_SHADERS")
     environment = {name: os.environ[name] for name in kept if name in os.environ}
     done = subprocess.run(
         [str(python), *map(str, line)],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import torch
 
-from zoexport.ir.product_ops import rounded_rows
 from zoexport.methods import config_of
 from zoexport.methods.reference.adapted import AdaptedModel, lora
 from zoexport.methods.reference.quantized import quantize_model
@@ -30,16 +28,9 @@ def reference(model: Path, bundle: Path) -> Any:
     loaded.requires_grad_(False)
     linear_from_conv1d(loaded)
     settings = manifest["settings"]
-    quantize_model(loaded, settings, manifest["rotated_weights"])
-    if settings["generate.activations"] == "int8":
-        for module in loaded.modules():
-            if isinstance(module, torch.nn.Linear):
-                module.forward = functools.partial(_rounded_linear, module)
+    generating = {**settings, "activations": settings["generate.activations"]}
+    quantize_model(loaded, generating, manifest["rotated_weights"])
     return loaded
-
-
-def _rounded_linear(module: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.linear(rounded_rows(x), module.weight, module.bias)
 
 
 @contextlib.contextmanager

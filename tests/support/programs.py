@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from tests.support.native import load_library
-from zoexport.targets.executorch.needed_passes import needed_passes_only
 
 _KEPT: list[Any] = []  # a method reads its program's buffer, and does not keep it alive
 
@@ -28,11 +27,10 @@ def lower(
     function: Callable[..., Any],
     arguments: tuple[torch.Tensor, ...],
     dynamic: Sequence[dict[int, Any]] | None = None,
-    partitioners: Any = None,
 ) -> Any:
     """A loaded ExecuTorch method of ``function``."""
     load_library()
-    from executorch.exir import to_edge, to_edge_transform_and_lower
+    from executorch.exir import to_edge
     from executorch.runtime import Runtime
 
     class Program(torch.nn.Module):
@@ -41,12 +39,7 @@ def lower(
 
     shapes = None if dynamic is None else (tuple(dynamic),)
     exported = torch.export.export(Program(), arguments, strict=False, dynamic_shapes=shapes)
-    if partitioners is None:
-        with needed_passes_only([exported]):
-            edge = to_edge(exported)
-    else:
-        edge = to_edge_transform_and_lower(exported, partitioner=partitioners)
-    buffer = edge.to_executorch().buffer
+    buffer = to_edge(exported).to_executorch().buffer
     program = Runtime.get().load_program(buffer)
     method = program.load_method("forward")
     assert method is not None

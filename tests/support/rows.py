@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.support.graphs import operators
+from zoexport.core.interpreted import InterpretedGraph
 from zoexport.core.types import Program, Value
 from zoexport.ir.graphs import copy_program
 from zoexport.ir.row_ops import RowProgram, decode
@@ -32,7 +33,7 @@ def program(function: Callable[..., Any], *inputs: torch.Tensor) -> Program:
         results = several(*inputs)
     made = Program(
         "test",
-        GraphModule(torch.nn.Module(), traced.graph),
+        InterpretedGraph(traced.graph),
         [_value(f"in{number}", value) for number, value in enumerate(inputs)],
         [_value(f"out{number}", value) for number, value in enumerate(results)],
     )

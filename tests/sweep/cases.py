@@ -27,6 +27,8 @@ _REFUSED = {
 
 _WITH_ENCODERS = ("host", "android-cpu", "ios-mlx")
 _WITH_DROPOUT = _WITH_ENCODERS
+_LAYERS_ALONE = ("host", "android-cpu", "android-gpu")
+"""Targets without programs of the whole model."""
 
 ANY_HEAD_DIM = ("llama", "qwen2", "qwen3", "gemma2", "gemma3", "mistral", "olmo2", "granite")
 ANY_HEAD_DIM += ("llama_tied", "cohere", "cohere2", "starcoder2", "phi3")
@@ -224,9 +226,9 @@ def _compilation(draw: st.DrawFn, target: str, method: str) -> dict[str, Any]:
         found |= draw(_adapters(method))
     if method == "mebp" and target in _WITH_DROPOUT:
         found["dropout"] = draw(st.sampled_from([None, None, 0.2]))
-    if target == "android-gpu" and "granularity" in found:
-        found["granularity"] = "layer"  # it has no programs of the whole model
-    if method in ("prge", "mezo", "fzoo") and found["granularity"] == "layer":
+    if target in _LAYERS_ALONE:
+        found.pop("granularity", None)
+    if _has_layers(target, found):
         found |= draw(_MOMENTS)
     if method == "quzo":
         found["weights"] = draw(st.sampled_from(["int8", "int4"]))
@@ -242,13 +244,18 @@ def _compilation(draw: st.DrawFn, target: str, method: str) -> dict[str, Any]:
     return _affordable(target, method, found)
 
 
+def _has_layers(target: str, found: dict[str, Any]) -> bool:
+    """Whether a method that has both kinds of programs, of which alone ``labels`` are drawn, has those of layers."""
+    return "labels" in found and (target in _LAYERS_ALONE or found["granularity"] == "layer")
+
+
 def _affordable(target: str, method: str, found: dict[str, Any]) -> dict[str, Any]:
     """Where activations are rounded parity takes 256 labels a step, whatever a row has: hundreds of short rows."""
     coreml = target == "ios-coreml"
     rounded = found.get("activation_bits") == 8 or (coreml and found.get("compute") != "fp32")
-    whole = method in ("prge", "mezo", "fzoo") and found.get("granularity") is None
-    integers = found["weights"] != "fp32" and found.get("activations") is None
-    rounded |= target in ("host", "android-cpu") and whole and integers
+    integers = found["weights"] == "int4" and found.get("activations") is None
+    integers &= found.get("compute") is None and method in ("prge", "mezo", "fzoo")
+    rounded |= target in ("host", "android-cpu") and integers
     if rounded or target == "android-npu":
         found["max_length"] = max(found["max_length"], 12)
     if "num_queries" in found and (rounded or coreml):
@@ -262,18 +269,17 @@ def _none() -> st.SearchStrategy[dict[str, Any]]:
 
 @st.composite
 def _integer_activations(draw: st.DrawFn, method: str, found: dict[str, Any]) -> dict[str, Any]:
-    """Whole programs with int4 weights compute with int8 activations by default; with int8 weights, always."""
-    whole = method in ("prge", "mezo", "fzoo") and found.get("granularity") is None
-    other = whole and found["weights"] == "int4"
+    """Zeroth-order methods over int4 weights round inputs to int8 by default."""
+    other = method in ("prge", "mezo", "fzoo") and found["weights"] == "int4"
     return {"activations": draw(st.sampled_from([None, "fp32"]))} if other else {}
 
 
 @st.composite
 def _rounded_products(draw: st.DrawFn, method: str, found: dict[str, Any]) -> dict[str, Any]:
-    """Of frozen quantized weights in programs of single layers."""
-    staged = method in ("mebp", "senszoq") or found.get("granularity") == "layer"
-    frozen = found["weights"] != "fp32" and method != "quzo" and found.get("train") != "full"
-    return {"compute": draw(st.sampled_from([None, None, "bf16"]))} if staged and frozen else {}
+    """Of frozen quantized weights."""
+    layers = method in ("mebp", "senszoq", "prge", "mezo", "fzoo")
+    frozen = found["weights"] != "fp32" and found.get("train") != "full"
+    return {"compute": draw(st.sampled_from([None, None, "bf16"]))} if layers and frozen else {}
 
 
 _PRECISION: dict[str, st.SearchStrategy[dict[str, Any]]] = {
@@ -398,7 +404,7 @@ _OWN: dict[str, st.SearchStrategy[dict[str, Any]]] = {
 
 def _architectures(found: dict[str, Any], target: str, method: str | None = None) -> list[str]:
     """Encoders only where methods run layer by layer; they refuse the rest in one place that has a test."""
-    staged = found.get("granularity") == "layer" or "max_grad_norm" in found or "optimizer" in found
+    staged = _has_layers(target, found) or "max_grad_norm" in found or "optimizer" in found
     staged = staged or "perturbations" in found
     return [*ARCHITECTURES, *(ENCODERS if staged and target in _WITH_ENCODERS else ())]
 

@@ -9,7 +9,7 @@ from tests.sweep.cases import Case
 KEPT = (
     # ALiBi is a table with a part for every row of every head: more rows ran than the table was captured with.
     Case(method="quzo", architecture="bloom", weights="int8", batch_size=2, num_queries=3),
-    # With one head, XNNPACK's form of attention merges two axes of the sequence, each of which was to be replaced.
+    # With one head, attention merged two axes of the sequence, each of which was to be replaced.
     Case(
         architecture="starcoder2",
         hidden=64,

@@ -82,7 +82,7 @@ class Worker:
                 **os.environ,
                 "HF_HUB_OFFLINE": "1",
                 "TMPDIR": self._scratch.name,
-                "ZOEXPORT_PACKED": str(Path(self._scratch.name) / "packed"),
+                "ZOEXPORT_SHADERS": str(Path(self._scratch.name) / "packed"),
             },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -17,9 +17,9 @@ class LayersTarget(Target):
         return lower_stages(graph, folder, progress)
 
     def footprint(self, graph: TrainingGraph, program: Program) -> Footprint:
-        from zoexport.targets.executorch.footprints import split_footprint
+        from zoexport.targets.executorch.footprints import footprint
 
-        return split_footprint(program)
+        return footprint(program)
 
 
 targets.register(

@@ -33,7 +33,7 @@ ZEROTH_ORDER = {
     "num_queries": 4,
     "eps": 1e-2,
     "labels": None,
-    "granularity": "model",
+    "granularity": "layer",
     "optimizer": "sgd",
     "beta1": 0.9,
     "beta2": 0.99,
@@ -94,7 +94,8 @@ def test_defaults_are_the_documented_ones(method: str | None, defaults: dict[str
         ("spzo", {}, (1e-2, 1e-3)),
         ("spzo", {"train": "full"}, (1e-3, 1e-5)),
         ("fzoo", {}, (1e-2, 5e-3)),
-        ("fzoo", {"granularity": "layer"}, (1e-3, 5e-3)),
+        ("fzoo", {"activations": "fp32"}, (1e-3, 5e-3)),
+        ("fzoo", {"weights": "int8"}, (1e-2, 5e-3)),
         ("senszoq", {"mask": "mask"}, (1e-3, 1e-4)),
     ],
 )
@@ -102,16 +103,34 @@ def test_rates_follow_what_is_trained(
     method: str, settings: dict[str, object], rates: tuple[float, float]
 ) -> None:
     """docs/recipes.md has the measurements."""
-    config: Any = parse(methods.get(method).config, settings)
+    config: Any = plan(method, "host", settings).config
     assert (config.eps, config.learning_rate) == rates
 
 
-def test_programs_of_layers_compute_in_fp32_where_nothing_is_said() -> None:
-    for settings in ({"weights": "int8"}, {"weights": "int4"}):
-        chosen = plan("prge", "android-cpu", {"granularity": "layer", **settings}).config
-        assert chosen.activations == "fp32"
-    chosen = plan("prge", "android-cpu", {"granularity": "layer", "activations": "int8"}).config
-    assert chosen.activations == "int8"
+def test_programs_of_the_whole_model_take_the_larger_scale() -> None:
+    assert plan("fzoo", "ios-mlx", {"weights": "fp32"}).config.eps == 1e-2
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "activations"),
+    [
+        *((method, {}, "int8") for method in ("prge", "mezo", "fzoo")),
+        *((method, {}, "fp32") for method in ("mebp", "spzo", "quzo")),
+        ("senszoq", {"mask": "mask"}, "fp32"),
+        ("prge", {"activations": "fp32"}, "fp32"),
+        ("prge", {"weights": "int8"}, "int8"),
+        ("prge", {"weights": "fp32"}, "fp32"),
+        ("prge", {"compute": "bf16"}, "fp32"),
+        ("mezo", {"train": "full"}, "fp32"),
+    ],
+)
+def test_inputs_of_quantized_layers_are_rounded_where_nothing_is_said(
+    method: str, settings: dict[str, str], activations: str
+) -> None:
+    assert plan(method, "android-cpu", settings).config.activations == activations
+
+
+def test_gradients_go_through_no_rounded_inputs() -> None:
     with pytest.raises(ConfigError, match="no gradient goes through inputs that are rounded"):
         plan("mebp", "android-cpu", {"activations": "int8"})
 
@@ -226,7 +245,6 @@ def test_what_is_compiled_in_cannot_change_at_run_time() -> None:
     "settings",
     [
         {"weights": "fp32", "activations": "int8"},
-        {"weights": "int8", "activations": "fp32"},
         {"compute": "fp16"},
     ],
 )

@@ -1,4 +1,4 @@
-"""The rounding of activations: torch against ExecuTorch with the native library, and what it refuses."""
+"""The rounding and rotation of activations: torch against ExecuTorch with the native library, and what it refuses."""
 
 import math
 
@@ -66,3 +66,14 @@ def test_it_refuses(message):
     with pytest.raises(ValueError, match=message):
         ZO.round_activations(*arguments)
     refuses(ZO.round_activations, arguments)
+
+
+@pytest.mark.parametrize("shape", [(32,), (3, 64), (40, 5, 96)])
+def test_rotated_rows_have_the_same_bits(shape):
+    x = values(*shape) * torch.exp2(6 * values(*shape, seed=1))
+    assert same(lower(ZO.rotate_rows, (x,)).execute((x,))[0], ZO.rotate_rows(x))
+
+
+@pytest.mark.parametrize("x", [values(3, 48), values(3, 64).double()])
+def test_rows_without_whole_blocks_are_refused(x):
+    refuses(ZO.rotate_rows, (x,))

@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from zoexport.core.interpreted import InterpretedGraph
 from zoexport.core.types import Program, Value
-from zoexport.ir.decompose import Decompositions
+from zoexport.ir.decompose import Decompositions, core_decompositions
 from zoexport.ir.graphs import aten, placeholders
 from zoexport.ir.shapes import record_shapes
-from zoexport.ir.tracing import core_decompositions
 
 
 def _program(function: Callable[..., Any], *examples: Tensor) -> Program:
@@ -26,7 +26,7 @@ def _program(function: Callable[..., Any], *examples: Tensor) -> Program:
     ]
     for node, value in zip(traced.graph.find_nodes(op="placeholder"), inputs, strict=True):
         node.name = node.target = value.name
-    program = Program("forward", GraphModule(torch.nn.Module(), traced.graph), inputs, [])
+    program = Program("forward", InterpretedGraph(traced.graph), inputs, [])
     assert [*placeholders(program)]
     record_shapes(program)
     return program
@@ -55,7 +55,7 @@ def test_numbers_stay_and_operators_go() -> None:
         assert {aten.linear.default, aten.silu.default} <= {*_targets(graph)}
         made = decompositions.apply(graph)
         assert not {*_targets(made)} & {*table, aten.linear.default}
-        found = GraphModule(torch.nn.Module(), made)(x, weight)
+        found = InterpretedGraph(made)(x, weight)
         for one, expected in zip(found, _two_layers(x, weight), strict=True):
             torch.testing.assert_close(one, expected, rtol=1e-5, atol=1e-6)
 
@@ -69,6 +69,6 @@ def test_what_a_call_is_given_twice() -> None:
 
     program = _program(squared, x)
     made = Decompositions(core_decompositions()).apply(program.module.graph)
-    product, same = GraphModule(torch.nn.Module(), made)(x)
+    product, same = InterpretedGraph(made)(x)
     torch.testing.assert_close(product, x @ x)
     torch.testing.assert_close(same, x)

@@ -13,9 +13,9 @@ from tests.support.graphs import VOCAB, SmallModel
 from tests.support.tiny_models import fixed_tokens
 from tests.unit.methods.test_methods_interpreted import build
 from zoexport.core.errors import VerifyError
-from zoexport.core.types import TrainingGraph, Value
+from zoexport.core.types import Value
 from zoexport.ir.capture import capture
-from zoexport.ir.graphs import aten, copy_program, is_call, shape_of, zo
+from zoexport.ir.graphs import copy_program, is_call, zo
 from zoexport.ir.interpret import interpret
 from zoexport.ir.lengths import (
     FixedLength,
@@ -29,9 +29,6 @@ from zoexport.passes.bind_rows import bind_rows
 from zoexport.passes.check_lengths import check_lengths
 from zoexport.passes.cleanup import cleanup
 from zoexport.passes.label_logprobs import label_logprobs
-from zoexport.targets.executorch.xnnpack.attention import flatten_attention
-from zoexport.targets.executorch.xnnpack.legalize import Legalizer
-from zoexport.targets.executorch.xnnpack.open_sizes import cut_constants, has_open_sizes_left
 
 
 @pytest.mark.parametrize(
@@ -163,48 +160,6 @@ def test_only_a_model_that_says_the_same_of_shorter_rows_keeps_any_length(
     graph = bind_rows(label_logprobs(cleanup(graph), max_labels=8), 2)
     with contextlib.nullcontext() if same else pytest.raises(FixedLength):
         assert check_lengths(graph, measured="evaluate") is graph
-
-
-@pytest.mark.parametrize("name", ["gemma3", "gpt2", "phi3"])
-def test_attention_in_three_dimensions_gives_the_same(name: str) -> None:
-    graph, _, inputs = build(name, "prge", weights="fp32")
-    program = copy_program(graph.programs["train"], "train")
-    assert flatten_attention(graph, program)
-    scores = [
-        node
-        for node in program.module.graph.nodes
-        if is_call(node, aten.softmax, aten._softmax)
-        or (is_call(node, aten.matmul) and len(shape_of(node)) == 4)
-    ]
-    assert scores and all(len(shape_of(node)) == 3 for node in scores)
-    assert_same(graph, program, inputs)
-
-
-def assert_same(graph: TrainingGraph, program, inputs: dict[str, torch.Tensor]) -> None:
-    rows = inputs | {"tokens": fixed_tokens(3, graph.length)}
-    rewritten = dataclasses.replace(graph, programs={"train": program})
-    expected = interpret(graph, "train", rows)["label_logprobs"]
-    torch.testing.assert_close(
-        interpret(rewritten, "train", rows)["label_logprobs"], expected, atol=5e-6, rtol=0
-    )
-
-
-@pytest.mark.parametrize("name", ["gemma3", "gpt2", "phi3"])
-def test_nothing_that_XNNPACK_cannot_leave_open_is_left(name: str) -> None:
-    graph, _, inputs = build(name, "prge", weights="fp32")
-    program = copy_program(graph.programs["train"], "train")
-    flatten_attention(graph, program)
-    Legalizer(graph, program).run()
-    assert not has_open_sizes_left(program, graph.length)
-    cut_constants(program, graph.length)
-    assert_same(graph, program, inputs)
-
-
-def test_a_slice_of_rows_of_any_length_is_seen() -> None:
-    graph, _, _ = build("llama", "prge", weights="fp32")
-    program = graph.programs["train"]
-    # The halves of the rotary embedding, which Legalizer turns into products.
-    assert has_open_sizes_left(program, graph.length)
 
 
 def test_numbers_of_slots_are_no_sizes() -> None:

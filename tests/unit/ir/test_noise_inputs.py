@@ -49,7 +49,6 @@ def with_copies(program: Program) -> Program:
         if is_call(node, zo.zo_perturb, zo.zo_perturb_signs, zo.zo_perturb_one):
             named.append((Value(f"copies.{node.name}", "copies", "float32", shape_of(node)), node))
     set_outputs(copied, named)
-    copied.module.recompile()
     return copied
 
 

@@ -308,7 +308,7 @@ CALLS = [
     ),
     ("dequantize_int4", lambda: int4.quantize_int4(values(8, 64))),
     ("dequantize_int8", lambda: int4.quantize_int8(values(8, 64))),
-    ("fake_quantize_int8_rows", lambda: (values(2, 5, 64),)),
+    ("rotate_rows", lambda: (values(2, 5, 64),)),
 ]
 
 
@@ -331,73 +331,3 @@ def test_schemas_and_shape_rules(name, arguments):
         operator.out(*arguments(), **outs)
         for out, result in zip(outs.values(), results, strict=True):
             assert same(out, result)
-
-
-# --- dynamic int8 activations ---------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module", params=["int4 weight", "int8 weight"])
-def xnnpack_linear(request):
-    """A linear that XNNPACK runs with dynamic int8 activations, and its dequantized weight."""
-    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-    from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
-    from torchao.quantization.granularity import PerAxis, PerGroup
-    from torchao.utils import unwrap_tensor_subclass
-
-    int4_weight = request.param == "int4 weight"
-    model = torch.nn.Sequential(torch.nn.Linear(128, 24, bias=False)).eval()
-    model[0].weight.data = values(24, 128, seed=4)
-    quantize_(
-        model,
-        Int8DynamicActivationIntxWeightConfig(
-            weight_dtype=torch.int4 if int4_weight else torch.int8,
-            weight_granularity=PerGroup(32) if int4_weight else PerAxis(0),
-        ),
-    )
-    packed = model[0].weight
-    if int4_weight:  # XNNPACK keeps group scales in bfloat16, as our own packing does
-        scale = packed.scale.to(torch.bfloat16).float().repeat_interleave(32, dim=1)
-        weight = packed.qdata.float() * scale
-    else:
-        weight = packed.dequantize().detach()
-    unwrap_tensor_subclass(model)
-    method = lower(model, (values(6, 128),), partitioners=[XnnpackPartitioner()])
-    return method, weight
-
-
-def rows(kind):
-    x = values(6, 128, seed=8)
-    return {
-        "normal": x,
-        "positive": x.abs() + 0.5,
-        "negative": -x.abs() - 2,
-        "one outlier": torch.where(torch.arange(128) == 5, x * 100, x),
-        "small": x * 1e-4,
-        "rows of other sizes": x * torch.tensor([1e-3, 1e-2, 0.1, 1, 10, 1000]).unsqueeze(1),
-        "zero row": x * torch.tensor([1, 0, 1, 0, 1, 1]).unsqueeze(1),
-    }[kind]
-
-
-@pytest.mark.parametrize(
-    "kind",
-    ["normal", "positive", "negative", "one outlier", "small", "rows of other sizes", "zero row"],
-)
-def test_fake_quantize_is_what_xnnpack_computes(xnnpack_linear, kind):
-    method, weight = xnnpack_linear
-    x = rows(kind)
-    got = method.execute((x,))[0].double()
-    expected = ZO.fake_quantize_int8_rows(x).double() @ weight.double().T
-    # Integer accumulation is exact: only float32 roundings differ, far below one level (1/255 of a row).
-    size = x.abs().amax(dim=1, keepdim=True).double() * weight.abs().sum(1).double()
-    assert bool(((got - expected).abs() <= 1e-7 * size).all())
-    exact = x.double() @ weight.double().T
-    assert float((got - exact).abs().max()) > 1000 * float((got - expected).abs().max())
-
-
-def test_fake_quantize_keeps_zero_and_both_ends():
-    x = torch.tensor([[-1.0, 0.0, 0.25, 3.0], [0.0, 0.0, 0.0, 0.0], [2.0, 5.0, 3.0, 4.0]])
-    out = ZO.fake_quantize_int8_rows(x)
-    assert out[0, 1] == 0 and bool((out[1] == 0).all())
-    assert torch.allclose(out, x, rtol=0, atol=0.51 * 5 / 255)
-    for row in out:
-        assert len(row.unique()) <= 256

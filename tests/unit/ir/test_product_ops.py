@@ -68,7 +68,7 @@ def test_rows_of_zeros_at_the_end_are_not_multiplied(kind, used):
     else:
         codes, scales = packed("int4" if kind == "rounded" else kind)
         scales.view(-1)[3] = torch.inf
-        operator = ZO.rounded_linear_int4 if kind == "rounded" else getattr(ZO, f"linear_{kind}")
+        operator = ZO.rounded_linear if kind == "rounded" else getattr(ZO, f"linear_{kind}")
         layer = lambda x: operator(x, codes, scales, added)  # noqa: E731
     x = values(8, K)
     x[used:] = 0
@@ -103,7 +103,7 @@ def test_gradients_of_zeros_at_the_end_are_not_multiplied(kind):
 @pytest.mark.parametrize("group_size", [32, 96])
 def test_rounded_linear(bias, group_size):
     codes, scales = packed("int4", group_size=group_size)
-    operator = ZO.rounded_linear_int4
+    operator = ZO.rounded_linear
     added = values(N, seed=3) if bias else None
     t = torch.export.Dim("T", min=1, max=40)
     method = lower(
@@ -132,7 +132,7 @@ def test_rounded_rows_of_odd_numbers():
     x[2, 3], x[3, 4] = torch.inf, torch.nan
     assert rounded_rows(x)[:2].eq(0).all() and rounded_rows(x)[2:].isnan().all()
     codes, scales = packed("int4", k=32)
-    method = lower(lambda x: ZO.rounded_linear_int4(x, codes, scales, None), (x,))
+    method = lower(lambda x: ZO.rounded_linear(x, codes, scales, None), (x,))
     (y,) = method.execute((x,))
     assert y[:2].eq(0).all() and y[2:].isnan().all()
 

@@ -1,4 +1,4 @@
-"""The programs of each zeroth-order method, run in plain torch, against the method's reference."""
+"""The whole programs of each zeroth-order method, run in plain torch, against the method's reference."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def build(
         "lora.alpha": "8",
         **settings,
     }
-    planned = plan(method, "host", values)
+    planned = plan(method, "ios-mlx", values)
     graph = training_graph(planned, model, lambda *_: None)
     slots = {
         name: fixed(name, tuple(value.shape)) * 0.1 if name.startswith("lora_B") else value
@@ -115,17 +115,6 @@ def test_programs_are_the_reference(name: str, method: str, weights: str) -> Non
         torch.testing.assert_close(
             ours, label_logprobs(reference, reference.perturbed(query, sign))
         )
-
-
-@pytest.mark.parametrize("name", ["llama_tied", "qwen2", "phi3"])
-def test_int8_activations_are_the_reference(name: str) -> None:
-    graph, reference, inputs = build(name, "prge", weights="int4", activations="int8")
-    evaluated = interpret(graph, "evaluate", inputs)["label_logprobs"][0]
-    expected = label_logprobs(reference, reference.masters)
-    # A value at a rounding boundary may fall on either side, and in so small a model one such step moves
-    # single labels by a percent; a fault in the arithmetic would move their mean as well.
-    torch.testing.assert_close(evaluated, expected, rtol=2e-2, atol=2e-2)
-    torch.testing.assert_close(evaluated.mean(), expected.mean(), rtol=5e-3, atol=0)
 
 
 def test_last_layers_alone_leave_the_first_ones_at_one_copy() -> None:

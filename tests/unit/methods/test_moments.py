@@ -22,9 +22,7 @@ RATES = [0.01, 0.02, 0.015, 0.01]
 def reference_of(method: str = "mezo", **settings: Any) -> MomentsReference:
     """Over three masters of odd shapes."""
     registered = methods.get(method)
-    config = parse(
-        registered.config, {"num_queries": 3, "granularity": "layer", "seed": 3, **settings}
-    )
+    config = parse(registered.config, {"num_queries": 3, "seed": 3, **settings})
     slots = {f"lora_B.{i}": torch.randn(shape) for i, shape in enumerate([(1, 1), (3, 7), (2, 5)])}
     reference = registered.reference(tiny("llama"), config, slots)
     assert isinstance(reference, MomentsReference)
@@ -100,7 +98,7 @@ def test_momentum_of_one_step_is_sgd(given: dict[str, str]) -> None:
     ],
 )
 def test_the_plan_states_the_rule(method: str, level: ProbeLevel, rest: tuple[Any, ...]) -> None:
-    settings = {"granularity": "layer", "num_queries": "3", "optimizer": "adam", "horizon": "4"}
+    settings = {"num_queries": "3", "optimizer": "adam", "horizon": "4"}
     planned = plan(method, "host", settings)
     graph: Any = planned.method.passes(planned.config, ["q_proj"])[-1].apply(_Graph())  # type: ignore[arg-type]
     rule = UpdateRule("adam", 4, 0.9, 0.99)
@@ -128,7 +126,7 @@ def test_programs_of_the_whole_model_are_refused(method: str, optimizer: str) ->
     with pytest.raises(
         ConfigError, match=rf"optimizer={optimizer}.*Add granularity=layer"
     ) as caught:
-        plan(method, "host", {"optimizer": optimizer})
+        plan(method, "ios-mlx", {"optimizer": optimizer})
     assert "problems" not in str(caught.value)
 
 
@@ -179,6 +177,6 @@ def test_muon_moves_by_the_factor_of_the_mean() -> None:
 
 
 def test_muon_is_of_adapters() -> None:
-    given = {"optimizer": "muon", "granularity": "layer", "train": "full"}
+    given = {"optimizer": "muon", "train": "full"}
     with pytest.raises(ConfigError, match=r"optimizer=muon.*Leave train at lora"):
         plan("mezo", "host", given)

@@ -21,7 +21,6 @@ PLANS = {
     "fzoo": StepPlan((ProbeLevel(0, 7, "forward"),), "stage", "rademacher", "deviation"),
 }
 SETTINGS = {
-    "granularity": "layer",
     "max_length": "32",
     "batch_size": "2",
     "weights": "fp32",

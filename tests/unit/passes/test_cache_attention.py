@@ -26,7 +26,7 @@ def decoding(model: nn.Module, lengths: list[int], context: int = LENGTH) -> Tra
     """A model's programs that generate, without anything that is trained."""
     graph = capture(model, LENGTH)
     config = MebpConfig(weights="fp32", lora_target_modules="all-linear")
-    passes = decoding_passes(config, [], None, context=context, lengths=lengths)
+    passes = decoding_passes(config, [], context=context, lengths=lengths)
     return run_passes(graph, passes, lambda *_: None)
 
 

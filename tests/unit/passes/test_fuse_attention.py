@@ -134,7 +134,7 @@ def test_other_attention_stays_as_it_was(name: str) -> None:
     after = passed(name, "fuse_attention", LENGTH)
     assert [stage.bind for stage in after.stages] == [stage.bind for stage in before.stages]
     for program, one in zip(after.programs.values(), before.programs.values(), strict=True):
-        assert program.module.code == one.module.code
+        assert str(program.module.graph) == str(one.module.graph)
 
 
 def test_a_mask_of_other_tokens_is_left_alone() -> None:

@@ -27,21 +27,18 @@ class _Body(nn.Module):
         return self.linear(h) + torch.einsum("rsd,ed->rse", h, self.mix)
 
 
-def _quantized(
-    weights: str, activations: str = "fp32", *, tied: bool = False
-) -> tuple[nn.Module, TrainingGraph]:
+def _quantized(weights: str, *, tied: bool = False) -> tuple[nn.Module, TrainingGraph]:
     model, graph = captured(_Body(), tied=tied)
     bind_rows(graph, 2)
-    quantize_weights(graph, weights=weights, activations=activations, group_size=32)
-    settings = {"weights": weights, "activations": activations, "group_size": 32}
+    quantize_weights(graph, weights=weights, group_size=32)
+    settings = {"weights": weights, "activations": "fp32", "group_size": 32}
     quantize_model(model, settings)
     return model, graph
 
 
 @pytest.mark.parametrize("weights", ["int4", "int8"])
-@pytest.mark.parametrize("activations", ["fp32", "int8"])
-def test_numbers_are_those_of_the_quantized_model(weights: str, activations: str) -> None:
-    model, graph = _quantized(weights, activations)
+def test_numbers_are_those_of_the_quantized_model(weights: str) -> None:
+    model, graph = _quantized(weights)
     x = tokens(2)
     torch.testing.assert_close(
         interpret(graph, "forward", {"tokens": x})["logits"], model(x).logits, rtol=1e-4, atol=1e-5
@@ -61,14 +58,6 @@ def test_what_is_quantized() -> None:
     assert graph.packing == "int4-symmetric-g32/1"
 
 
-def test_rounded_inputs_have_products_of_their_own() -> None:
-    for weights, rounded, plain in (("int4", 2, 0), ("int8", 0, 2)):
-        _, graph = _quantized(weights, "int8")
-        counts = operators(graph.programs["forward"])
-        assert counts["zoexport.rounded_linear_int4.default"] == rounded  # linear and head
-        assert counts["zoexport.fake_quantize_int8_rows.default"] == plain
-
-
 def test_a_tied_weight_is_stored_once() -> None:
     _, graph = _quantized("int4", tied=True)
     codes = {name for name in graph.weights if name.endswith(".codes")}
@@ -80,4 +69,4 @@ def test_a_group_size_that_does_not_divide_is_refused() -> None:
     _, graph = captured(_Body())
     bind_rows(graph, 2)
     with pytest.raises(ConfigError):
-        quantize_weights(graph, weights="int4", activations="fp32", group_size=64)
+        quantize_weights(graph, weights="int4", group_size=64)

@@ -1,118 +1,151 @@
-"""rotate_inputs changes no number in float, and makes int8 rounding of rows with outliers finer."""
+"""rotate_inputs: layers whose inputs gain read rotated rows, which changes no number in float."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import pytest
 import torch
 from torch import nn
 
-from tests.support.graphs import WIDTH, captured, operators, tokens
+from tests.support.graphs import WIDTH, SmallModel, operators
+from tests.support.splits import LENGTH, Layer, state
+from zoexport.compiler.build import plan
 from zoexport.core import hadamard
-from zoexport.core.types import TrainingGraph
-from zoexport.ir.interpret import interpret
-from zoexport.methods.reference.quantized import quantize_model
-from zoexport.passes.bind_rows import bind_rows
-from zoexport.passes.quantize_weights import quantize_weights
-from zoexport.passes.rotate_inputs import rotate_inputs, rounding_gains
+from zoexport.core.types import Program, TrainingGraph
+from zoexport.ir.capture import capture
+from zoexport.ir.frozen import materialize
+from zoexport.ir.graphs import aten, is_call, operand, placeholders, zo
+from zoexport.ir.interpret import Stages
+from zoexport.ir.product_ops import rounded_rows
+from zoexport.methods.split import split_passes
+from zoexport.models.weights import LoadedWeights
+from zoexport.passes.pipeline import run_passes
+
+ROWS = 2
+TOKENS = (torch.arange(ROWS * LENGTH).view(ROWS, LENGTH) * 7 + 3) % 11
 
 
-class _Amplify(nn.Module):
-    """Makes the first channel of every row an outlier."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * torch.tensor([60.0] + [1.0] * (WIDTH - 1))
-
-
-class _Outliers(nn.Module):
-    """Two layers read rows with an outlier, a third one the sines of their sum."""
+class _Two(nn.Module):
+    """Two layers that read the same rows."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.amplify = _Amplify()
-        self.one = nn.Linear(WIDTH, WIDTH)
-        self.two = nn.Linear(WIDTH, WIDTH, bias=False)
-        self.last = nn.Linear(WIDTH, WIDTH)
+        self.one = nn.Linear(WIDTH, 2 * WIDTH)
+        self.two = nn.Linear(WIDTH, 2 * WIDTH, bias=False)
+        self.last = nn.Linear(2 * WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.amplify(x)
-        return self.last(torch.sin(7 * (self.one(h) + self.two(h))))
+        return x + self.last(torch.sin(self.one(x)) * self.two(x))
 
 
-class _ReadTwice(_Outliers):
-    """The first layer's weight enters an einsum as well."""
+def _model(body: Sequence[nn.Module], *, tied: bool) -> SmallModel:
+    """One whose weights int4 holds exactly once they are rotated."""
+    model = SmallModel(nn.Sequential(*body), tied=tied).eval()
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            codes = (40 * parameter.data).round().clamp(-7, 7)
+            codes[:, ::32] = 7
+            parameter.data = hadamard.rotate_rows(codes / 32)
+    if not tied:
+        # It is no layer's weight, and stored as it is.
+        model.embed.weight.data = hadamard.rotate_rows(model.embed.weight.data)
+    return model
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x) + torch.einsum("rsd,ed->rse", x, self.one.weight)
+
+LAYERS = ("body.0.linear", "body.1.last", "body.1.one", "body.1.two", "head")
 
 
-def _graph(body: nn.Module, *, tied: bool = False) -> tuple[nn.Module, TrainingGraph]:
-    model, graph = captured(body, tied=tied)
-    return model, bind_rows(graph, 2)
+def _graph(
+    model: SmallModel, *targets: str, gains: Mapping[str, float] | None = None, **settings: str
+) -> TrainingGraph:
+    """What the method makes of the model, but for the rounding of inputs; all layers gain fourfold where not said."""
+    shape = {"max_length": str(LENGTH), "batch_size": str(ROWS), "lora.r": "2", "lora.alpha": "4"}
+    config = plan("prge", "host", {**shape, **settings}).config
+    order = split_passes(config, list(targets))
+    order = [step for step in order if step.name != "round_inputs"]
+    captured = capture(model, LENGTH)
+    names = {name for name, _ in model.named_modules()}
+    captured.gains = dict.fromkeys(names, 4.0) if gains is None else gains
+    graph = run_passes(captured, order, lambda *_: None)
+    materialize(graph, LoadedWeights(model))
+    return graph
 
 
-def _logits(graph: TrainingGraph) -> torch.Tensor:
-    return interpret(graph, "forward", {"tokens": tokens(2)})["logits"]
+def _program(graph: TrainingGraph, family: str) -> Program:
+    return next(program for program in graph.programs.values() if program.called == family)
 
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_numbers_stay(tied: bool) -> None:
-    model, graph = _graph(_Outliers(), tied=tied)
-    expected = model(tokens(2)).logits
-    rotate_inputs(graph, measured="forward", weights="int8")
-    assert graph.rotated
-    torch.testing.assert_close(_logits(graph), expected, rtol=1e-4, atol=1e-5)
+    model = _model([Layer(), _Two()], tied=tied)
+    graph = _graph(model)
+    assert graph.rotated == [f"{name}.weight" for name in LAYERS]
+    *_, (hidden,) = Stages(graph, state(graph), LENGTH).forward(TOKENS)
+    with torch.no_grad():
+        expected = model.body(model.embed(TOKENS))
+    torch.testing.assert_close(hidden, expected, rtol=1e-4, atol=1e-5)
+    rotations = [
+        operators(_program(graph, stage.forward))["zoexport.rotate_rows.default"]
+        for stage in graph.stages
+    ]
+    # A tied table gives its rows turned back; layers that read the same rows share one rotation.
+    assert rotations == [int(tied), 1, 2, 1]
 
 
-def test_only_inputs_with_outliers_are_rotated() -> None:
-    _, graph = _graph(_Outliers())
-    gains = rounding_gains(graph, graph.programs["forward"], "int8")
-    assert gains["body.one.weight"] == gains["body.two.weight"] > 2 > gains["body.last.weight"]
-    before = {name: tensor.clone() for name, tensor in graph.weights.items()}
-    rotate_inputs(graph, measured="forward", weights="int8")
-    assert {"body.one.weight", "body.two.weight"} <= set(graph.rotated)
-    for name, tensor in before.items():
-        assert torch.equal(graph.weights[name], tensor) == (name not in graph.rotated)
-    # Both layers read one rotated row.
-    rotations = operators(graph.programs["forward"])["zoexport.rotate_rows.default"]
-    assert rotations == len(graph.rotated) - 1
+def test_adapters_read_the_row_as_it_was() -> None:
+    graph = _graph(_model([Layer(), Layer()], tied=False), "body.0.linear", "body.1.linear")
+    program = _program(graph, "layer.0")
+    hidden = placeholders(program)["hidden"]
+    (rotated,) = (node for node in hidden.users if is_call(node, zo.rotate_rows))
+    assert [is_call(node, zo.linear_int4) for node in rotated.users] == [True]
+    assert any(is_call(node, aten.matmul) and operand(node) is hidden for node in hidden.users)
 
 
-def test_a_tied_weight_gives_back_the_embedding() -> None:
-    model, graph = _graph(_Amplify(), tied=True)
-    rotate_inputs(graph, measured="forward", weights="int8")
-    assert len(graph.rotated) == 1
-    # One rotation of what the embedding gives, one of what the head reads.
-    assert operators(graph.programs["forward"])["zoexport.rotate_rows.default"] == 2
-    torch.testing.assert_close(_logits(graph), model(tokens(2)).logits, rtol=1e-4, atol=1e-4)
+def test_only_layers_that_gain_are_rotated() -> None:
+    gains = {"body.0.linear": 1.9, "body.1.one": 2.1, "body.1.two": 1.0, "head": 3.0}
+    graph = _graph(_model([Layer(), _Two()], tied=False), gains=gains)
+    assert graph.rotated == ["body.1.one.weight", "head.weight"]
 
 
-def test_a_weight_that_something_else_reads_is_left_alone() -> None:
-    _, graph = _graph(_ReadTwice())
-    rotate_inputs(graph, measured="forward", weights="int8")
-    assert "body.one.weight" not in graph.rotated and "body.two.weight" in graph.rotated
+def test_layers_that_share_a_program_are_rotated_alike() -> None:
+    """By the geometric mean of what they gain."""
+    model = _model([Layer(), Layer()], tied=False)
+    both = {"body.0.linear": 8.0, "body.1.linear": 0.6}
+    assert _graph(model, gains=both).rotated == ["body.0.linear.weight", "body.1.linear.weight"]
+    assert _graph(model, gains={**both, "body.1.linear": 0.4}).rotated == []
 
 
-def test_a_width_without_a_block_is_left_alone() -> None:
-    _, graph = _graph(nn.Sequential(nn.Linear(WIDTH, 33), nn.Linear(33, WIDTH)))
-    rotate_inputs(graph, measured="forward", weights="int8")
-    assert "body.1.weight" not in graph.rotated
+def test_gains_are_those_of_inputs_with_outliers() -> None:
+    """A channel far above the others, which language models have."""
+    rows = torch.arange(40 * WIDTH).view(40, WIDTH).mul(0.7).sin()
+    assert hadamard.rotation_gain(rows) < 2
+    rows[:, 0] = 60
+    assert hadamard.rotation_gain(rows) > 2
 
 
-@pytest.mark.parametrize("weights", ["int4", "int8"])
-def test_quantized_numbers_are_those_of_the_reference(weights: str) -> None:
-    model, graph = _graph(_Outliers(), tied=True)
-    rotate_inputs(graph, measured="forward", weights=weights)
-    names = list(graph.rotated)
-    quantize_weights(graph, weights=weights, activations="int8", group_size=32)
-    settings = {"weights": weights, "activations": "int8", "group_size": 32}
-    quantize_model(model, settings, names)
-    torch.testing.assert_close(_logits(graph), model(tokens(2)).logits, rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize("settings", [{"weights": "fp32"}, {"activations": "fp32"}])
+def test_what_is_not_rounded_is_not_rotated(settings: dict[str, str]) -> None:
+    graph = _graph(_model([Layer(), Layer()], tied=False), **settings)
+    assert graph.rotated == [] and "rotate_inputs" not in graph.provenance
+
+
+def test_only_whole_blocks_can_be_rotated() -> None:
+    """Groups of int4 weights are multiples of a block, so every int4 layer has whole ones."""
+    assert [width for width in range(1, 100) if hadamard.can_rotate(width)] == [32, 64, 96]
+
+
+def test_the_rotation_is_its_own_inverse_and_mixes_blocks_alone() -> None:
+    rows = torch.arange(3 * 64, dtype=torch.float32).view(3, 64).sin()
+    torch.testing.assert_close(hadamard.rotate_rows(hadamard.rotate_rows(rows)), rows)
+    one = hadamard.rotate_rows(torch.eye(64))
+    torch.testing.assert_close(one, one.T)
+    assert torch.equal(one != 0, torch.block_diag(*[torch.ones(32, 32)] * 2) > 0)
 
 
 def test_rounding_is_finer() -> None:
     """The other channels of a row with an outlier, which carry what a language model has to say."""
     rows = torch.arange(40 * WIDTH).view(40, WIDTH).mul(0.7).sin()
     rows[:, 0] = 60
-    round_rows = torch.ops.zoexport.fake_quantize_int8_rows
-    rotated = hadamard.rotate_rows(round_rows(hadamard.rotate_rows(rows)))
-    assert 2 * (rotated - rows)[:, 1:].norm() < (round_rows(rows) - rows)[:, 1:].norm()
+    rotated = hadamard.rotate_rows(rounded_rows(hadamard.rotate_rows(rows)))
+    assert 2 * (rotated - rows)[:, 1:].norm() < (rounded_rows(rows) - rows)[:, 1:].norm()

@@ -125,7 +125,7 @@ def rounding_passes(formats: Mapping[str, Format], config: Any, targets: list[st
 def rounded_graph(model: Any, formats: Mapping[str, Format]) -> TrainingGraph:
     """The int4 programs of ``model``, with their values."""
     values = {"max_length": str(SEQ), "batch_size": str(BATCH), "lora.target_modules": "all-linear"}
-    planned = plan("prge", "host", {**values, "granularity": "layer"})
+    planned = plan("prge", "host", {**values, "activations": "fp32"})
     method = dataclasses.replace(planned.method, passes=functools.partial(rounding_passes, formats))
     planned = dataclasses.replace(planned, method=method)
     graph = training_graph(planned, model, lambda *_: None)

@@ -20,7 +20,6 @@ from tests.support.sessions import make_dataset, write_examples
 from tests.support.split_bundles import SplitModel, run_program
 from zoexport.core.native import runner_path
 from zoexport.session import Session
-from zoexport.targets.executorch.needed_passes import needed_passes_only
 
 SIZES: dict[str, Any] = {"lengths": (4, 8)}
 DTYPES = {
@@ -49,8 +48,7 @@ def export(program: dict[str, Any]) -> Any:
 def edge(tmp_path_factory: pytest.TempPathFactory) -> Any:
     drafted = split_bundles.write_bundle(tmp_path_factory.mktemp("split") / "draft", **SIZES)
     exported = {p["entry_point"]: export(p) for p in split_bundles.programs_of(drafted)}
-    with needed_passes_only([*exported.values()]):
-        return to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))
+    return to_edge(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["planned", "by pointer"])

@@ -27,7 +27,7 @@ def weight(columns: int, depth: int, seed: int) -> Weight:
 def counts(made: Program) -> tuple[int, int, int]:
     """Calls of one layer, of two and of three."""
     found = operators(made)
-    names = ("rounded_linear_int4", "rounded_linears_2", "rounded_linears_3")
+    names = ("rounded_linear", "rounded_linears_2", "rounded_linears_3")
     alone, two, three = (found[f"zoexport.{name}.default"] for name in names)
     return alone, two, three
 
@@ -60,7 +60,7 @@ def test_layers_that_read_the_same_rows_are_one_call(
     def function(x: torch.Tensor, bias: torch.Tensor, *packed: torch.Tensor) -> Any:
         pairs = zip(packed[::2], packed[1::2], strict=True)
         return tuple(
-            zo.rounded_linear_int4(x, codes, scales, None if number else bias)
+            zo.rounded_linear(x, codes, scales, None if number else bias)
             for number, (codes, scales) in enumerate(pairs)
         )
 
@@ -72,8 +72,8 @@ def test_layers_of_other_rows_stay_apart() -> None:
     def function(
         x: torch.Tensor, y: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor
     ) -> Any:
-        z = zo.rounded_linear_int4(x, codes, scales, None)
-        return z, zo.rounded_linear_int4(y, codes, scales, None)
+        z = zo.rounded_linear(x, codes, scales, None)
+        return z, zo.rounded_linear(y, codes, scales, None)
 
     x, y = values(3, 64), values(3, 64, seed=1)
     assert counts(joined(function, x, y, *weight(64, 64, 2))) == (2, 0, 0)
@@ -83,9 +83,9 @@ def test_layers_stay_apart_where_one_of_other_rows_lies_between() -> None:
     """The later one's results would take memory from the first one on."""
 
     def function(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> Any:
-        first = zo.rounded_linear_int4(x, codes, scales, None)
-        other = zo.rounded_linear_int4(first, codes, scales, None)
-        return other, zo.rounded_linear_int4(x, codes, scales, None)
+        first = zo.rounded_linear(x, codes, scales, None)
+        other = zo.rounded_linear(first, codes, scales, None)
+        return other, zo.rounded_linear(x, codes, scales, None)
 
     assert counts(joined(function, values(3, 64), *weight(64, 64, 2))) == (3, 0, 0)
 
@@ -94,10 +94,10 @@ def test_a_layer_whose_weights_are_computed_stays_apart() -> None:
     """They may not be there yet where the first of the others is."""
 
     def function(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> Any:
-        first = zo.rounded_linear_int4(x, codes, scales, None)
+        first = zo.rounded_linear(x, codes, scales, None)
         bias = first.sum(0)
-        second = zo.rounded_linear_int4(x, codes, scales, bias)
-        return first, second, zo.rounded_linear_int4(x, codes, scales, None)
+        second = zo.rounded_linear(x, codes, scales, bias)
+        return first, second, zo.rounded_linear(x, codes, scales, None)
 
     assert counts(joined(function, values(3, 64), *weight(32, 64, 3))) == (1, 1, 0)
 
@@ -128,7 +128,7 @@ def test_on_the_device_the_bits_are_those_of_single_layers(seed: int) -> None:
     found = lower(lambda x: together(x, *given), (x,)).execute((x,))
     for y, (codes, scales, _), bias in zip(found, layers, biases, strict=True):
         alone = lower(
-            lambda x, codes=codes, scales=scales, bias=bias: zo.rounded_linear_int4(
+            lambda x, codes=codes, scales=scales, bias=bias: zo.rounded_linear(
                 x, codes, scales, bias
             ),
             (x,),

@@ -65,7 +65,7 @@ def test_what_is_said_of_the_programs(tmp_path: Path) -> None:
         "zoexport::linear_int4_input_gradient",
         "zoexport::matmul",
         "zoexport::label_gradient",
-        "zoexport::label_logprobs",
+        "zoexport::linear_label_logprobs_int4",
         "zoexport::rows_1",
     }
     assert not lowered.delegates
@@ -77,7 +77,7 @@ def test_a_refusal_of_ExecuTorch_is_one_clear_error(
     def refuse(*_: object, **__: object) -> None:
         raise ValueError("no such\nthing")
 
-    monkeypatch.setattr(emit, "serialize_pte_binary", refuse)
+    monkeypatch.setattr(emit, "_encoded", refuse)
     graph = shortest("llama_tied", "int4")
     one = dataclasses.replace(graph, programs={"head": graph.programs["head"]})
     with pytest.raises(LoweringError, match="ValueError: no such") as error:

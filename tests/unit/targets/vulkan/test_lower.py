@@ -246,7 +246,7 @@ def test_gradients_of_picked_heads_are_put_together_by_one_row_program() -> None
 @pytest.mark.parametrize(
     ("method", "settings", "message"),
     [
-        ("prge", {}, "target android-gpu has no programs of the whole model"),
+        ("prge", {"granularity": "model"}, "target android-gpu has no programs of the whole model"),
         ("mebp", {"activations": "int8"}, "takes activations=fp32"),
         ("senszoq", {}, "has no sparse product"),
         ("quzo", {"train": "lora"}, "has no product that perturbs integers"),

@@ -16,8 +16,8 @@ from zoexport.tools.bench.matrix import AUTOGRAD, EAGER, Axes, Shape, Variant
 from zoexport.tools.bench.runner import Sample, sample
 
 SHAPE = Shape(256, 1, 1, targets="all-linear")
-MEBP = Variant("mebp", "int4", SHAPE, granularity="layer")
-MEZO = Variant("mezo", "int4", SHAPE, granularity="layer")
+MEBP = Variant("mebp", "int4", SHAPE)
+MEZO = Variant("mezo", "int4", SHAPE)
 BASELINE = Variant(AUTOGRAD, "fp32", SHAPE)
 
 # The matrix.
@@ -32,11 +32,9 @@ def test_the_mebp_matrix() -> None:
         for activation_cache_mb in (0, 2000)
     ]
     assert of_256 == [*kept, MEZO, BASELINE]
-    assert str(kept[1]).endswith(
-        "lora.target_modules all-linear, granularity layer, activation_cache_mb 2000"
-    )
+    assert str(kept[1]).endswith("lora.target_modules all-linear, activation_cache_mb 2000")
     assert kept[1].settings()["activation_cache_mb"] == "2000"
-    assert str(MEZO).endswith("lora.target_modules all-linear, granularity layer")
+    assert str(MEZO).endswith("lora.target_modules all-linear")
 
 
 def test_settings_are_those_that_the_method_has() -> None:
@@ -47,7 +45,7 @@ def test_settings_are_those_that_the_method_has() -> None:
         "lora.layers_to_transform": "all",
         "lora.target_modules": "all-linear",
     }
-    assert MEZO.settings() == {**MEBP.settings(), "num_queries": "1", "granularity": "layer"}
+    assert MEZO.settings() == {**MEBP.settings(), "num_queries": "1"}
 
 
 def test_a_first_order_method_has_no_queries_and_its_own_baseline() -> None:
@@ -58,7 +56,7 @@ def test_a_first_order_method_has_no_queries_and_its_own_baseline() -> None:
         variant
         for shape in shapes
         for variant in (
-            Variant("mebp", "int4", shape, granularity="layer"),
+            Variant("mebp", "int4", shape),
             Variant(AUTOGRAD, "fp32", shape),
         )
     ]
@@ -144,7 +142,7 @@ def test_split_variants_are_shown_with_their_settings(
     output.write(tmp_path, result)
     assert json.loads((tmp_path / output.JSON).read_text()) == result
     text = (tmp_path / output.MARKDOWN).read_text()
-    assert "| mezo by layer | int4/" in text and "| senszoq, activation_cache_mb 64 | int4/" in text
+    assert "| mezo | int4/" in text and "| senszoq, activation_cache_mb 64 | int4/" in text
     assert "- autograd: so\n- memory: so\n" in text
     assert "step over mezo" in "\n".join(output.lines(result))
 
@@ -156,7 +154,6 @@ def test_every_method_has_a_color() -> None:
 def test_variants_of_given_split_bundles() -> None:
     manifest = {
         "method": "mebp",
-        "stages": [],
         "settings": {
             "max_length": 32,
             "batch_size": 2,
@@ -168,7 +165,7 @@ def test_variants_of_given_split_bundles() -> None:
     found = matrix.of_bundle(Path("b"), manifest, ["all"], True)
     shape = Shape(32, 2, 1, targets="all-linear")
     assert found == [
-        Variant("mebp", "int8", shape, Path("b"), "layer"),
+        Variant("mebp", "int8", shape, Path("b")),
         Variant(AUTOGRAD, "fp32", shape, Path("b")),
     ]
     zeroth = {**manifest, "method": "mezo", "settings": {**manifest["settings"], "num_queries": 4}}

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Sequence
 
 import pytest
 import torch
 from torch import nn
 
-from tests.support.graphs import SEQ, VOCAB, WIDTH, SmallModel, label_inputs, operators
+from tests.support.graphs import VOCAB, SmallModel, operators
+from tests.support.splits import LENGTH, Layer, arguments
+from zoexport.compiler.build import plan
 from zoexport.core.types import Program, TrainingGraph
 from zoexport.ir.capture import capture
+from zoexport.ir.frozen import materialize
 from zoexport.ir.graphs import shape_of
-from zoexport.ir.interpret import interpret
-from zoexport.passes.bind_rows import bind_rows
-from zoexport.passes.cleanup import cleanup
-from zoexport.passes.find_linears import find_linears
-from zoexport.passes.label_logprobs import label_logprobs
-from zoexport.passes.quantize_weights import quantize_weights
-from zoexport.targets.executorch.xnnpack.score_rows import score_rows
+from zoexport.methods.split import split_passes
+from zoexport.models.weights import LoadedWeights
+from zoexport.passes.pipeline import run_passes
+from zoexport.targets.executorch.score_rows import score_rows
 
-ROWS = 3
 FUSED = "linear_label_logprobs"
 
 
@@ -43,19 +43,15 @@ class _CappedBelow(SmallModel):
         return types.SimpleNamespace(logits=torch.tanh(logits / 3.0) * -3.0)
 
 
-class _Added(SmallModel):
-    """As with an adapter beside the head."""
-
-    def forward(self, input_ids: torch.Tensor, use_cache: bool = False) -> types.SimpleNamespace:
-        hidden = self.body(self.embed(input_ids))
-        return types.SimpleNamespace(logits=self.head(hidden) + self.embed(input_ids)[..., :VOCAB])
-
-
-def _graph(kind: type[SmallModel], weights: str, activations: str) -> TrainingGraph:
-    graph = find_linears(cleanup(capture(kind(nn.Linear(WIDTH, WIDTH)).eval(), SEQ)))
-    graph = bind_rows(label_logprobs(graph, max_labels=ROWS * SEQ), ROWS)
-    if weights != "fp32":
-        quantize_weights(graph, weights=weights, activations=activations, group_size=32)
+def _graph(
+    kind: type[SmallModel], weights: str, activations: str, targets: Sequence[str] = ()
+) -> TrainingGraph:
+    model = kind(nn.Sequential(Layer(), Layer())).eval()
+    values = {"max_length": str(LENGTH), "batch_size": "2", "lora.r": "2", "lora.alpha": "4"}
+    values |= {"weights": weights, "activations": activations}
+    order = split_passes(plan("prge", "host", values).config, [*targets])
+    graph = run_passes(capture(model, LENGTH), order, lambda *_: None)
+    materialize(graph, LoadedWeights(model))
     return graph
 
 
@@ -80,26 +76,27 @@ def test_no_logits_are_kept(
     kind: type[SmallModel], weights: str, activations: str, operator: str
 ) -> None:
     graph = _graph(kind, weights, activations)
-    inputs = label_inputs(ROWS)
-    before = interpret(graph, "evaluate", inputs)
-    program = graph.programs["evaluate"]
+    program = graph.programs["head"]
+    given = [
+        value % VOCAB if value.dtype == torch.int64 else value
+        for value in arguments(graph, program)
+    ]
+    before = program.module(*given)
     assert _keeps_logits(program)
     score_rows(program)
     assert operators(program)[f"zoexport.{operator}.default"] == 1
     assert not _keeps_logits(program)
-    found = interpret(graph, "evaluate", inputs)
-    torch.testing.assert_close(found, before, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(program.module(*given), before, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("kind", "weights", "activations"),
-    [
-        (_CappedBelow, "fp32", "fp32"),
-        (_Added, "int4", "int8"),
-        (SmallModel, "int8", "int8"),
-    ],
+    ("kind", "weights", "targets"),
+    [(_CappedBelow, "fp32", ()), (SmallModel, "int4", ("head",)), (SmallModel, "int8", ())],
 )
-def test_other_heads_are_left_alone(kind: type[SmallModel], weights: str, activations: str) -> None:
-    graph = _graph(kind, weights, activations)
-    before = operators(graph.programs["evaluate"])
-    assert operators(score_rows(graph.programs["evaluate"])) == before
+def test_other_heads_are_left_alone(
+    kind: type[SmallModel], weights: str, targets: tuple[str, ...]
+) -> None:
+    """A cap from below, an adapter beside the head, and weights of int8."""
+    head = _graph(kind, weights, "fp32", targets).programs["head"]
+    before = operators(head)
+    assert operators(score_rows(head)) == before
