@@ -120,7 +120,7 @@ bench-packing: setup ## Measure rows and time a token with and without packing a
 report-activations: setup ## Measure what rounding SmolLM2's activations costs and renew docs/integers.md (five minutes)
 	$(BIN)/python -m research.activations.measure docs/integers.md
 
-report-rounded-inputs: setup ## Measure what activations=int8 changes of losses and of their differences, renew docs/int4.md (ten minutes)
+report-rounded-inputs: setup ## Measure what activations=int8 changes of losses and of their differences, renew docs/int4.md (five minutes)
 	$(BIN)/python -m research.activations.dynamic docs/int4.md
 
 report-directions: setup ## Measure which share of gradients A's directions have and renew docs/directions.md (ten minutes)
