@@ -87,9 +87,7 @@ def dual_forwarding() -> Drawing:
     drawing.arrow((130, 200), (168, 200))
     drawing.box(170, 20, 360, 370, kind="group")
     drawing.words(350, 44, "one forward pass")
-    drawing.box(
-        190, 60, 320, 52, "frozen weights, int4\nread once for all copies", "frozen"
-    )
+    drawing.box(190, 60, 320, 52, "frozen weights, int4\nread once for all copies", "frozen")
     copies = ("B + eps z1", "B - eps z1", "B + eps z2", "B - eps z2")
     for number, copy in enumerate(copies):
         y = 130 + 62 * number

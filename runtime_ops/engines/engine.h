@@ -57,7 +57,8 @@ class Engine {
 };
 
 // Programs in .pte files of a bundle. `threads` 0 leaves the choice to ExecuTorch. `manifest` and `files` outlive the engine.
-Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest, const BundleFiles& files, uint32_t threads);
+Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest, const BundleFiles& files,
+                                                       uint32_t threads);
 
 // Functions in .mlxfn files of a bundle, where this build has MLX. `files` outlives the engine.
 Result<std::unique_ptr<Engine>> load_mlx_engine(const BundleFiles& files);

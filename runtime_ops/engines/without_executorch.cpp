@@ -4,8 +4,7 @@
 
 namespace zoexport {
 
-Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest, const BundleFiles& files,
-                                                       uint32_t) {
+Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest, const BundleFiles& files, uint32_t) {
   return Failure{ZO_BUNDLE_ERROR, join(files.path(), "manifest.json"),
                  "the engine executorch (target " + manifest.target + ")",
                  "mlx, or an engine that the host supplies, as this library was built without ExecuTorch",
