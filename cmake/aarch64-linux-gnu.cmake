@@ -4,6 +4,5 @@ set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
-# Without SME: qemu 7.2 computes its integer outer products wrongly (SMOPA alone shows it), and XNNPACK takes them for
-# int8 weights.
+# Without SME: qemu 7.2 computes its integer outer products wrongly (SMOPA alone shows it).
 set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -cpu max,sme=off -L /usr/aarch64-linux-gnu)

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "product_variants.h"
+#include "scratch.h"
 
 namespace zoexport {
 namespace kernels {
@@ -34,8 +35,6 @@ struct Ahead {
   size_t rows = 0;
   size_t bytes = 0;
 };
-
-constexpr size_t kLine = 64;  // bytes of a cache line
 
 class PackedRows {
  public:

@@ -9,6 +9,8 @@
 namespace zoexport {
 namespace kernels {
 
+constexpr size_t kLine = 64;  // bytes of a cache line
+
 // Memory of one thread, kept for its next products: new pages would cost a hundredth of a product's time.
 class Scratch {
  public:
@@ -27,7 +29,6 @@ class Scratch {
   }
 
  private:
-  static constexpr size_t kLine = 64;  // bytes of a cache line
   std::unique_ptr<float[]> memory_;
   size_t size_ = 0;
 };

@@ -450,11 +450,13 @@ class Target:
 
     def defaults(self, config: TrainingSettings) -> TrainingSettings:
         """Return ``config`` with values for the settings that the user left out."""
+        from zoexport.core.features import Feature  # which imports this module
+
         known = {
             "activations": "fp32",
             "compute": "fp32",
             "activation_cache_mb": 0,
-            "granularity": "layer",
+            "granularity": "model" if Feature.WHOLE in self.has else "layer",
         }
         known |= self.preferred
         if self.fixed_labels:

@@ -37,7 +37,7 @@ def pays(gains: Iterable[float]) -> bool:
 
 
 def rotate_inputs(graph: TrainingGraph) -> TrainingGraph:
-    """Rotate what int4 layers read, and note which weights are stored rotated."""
+    """Rotate what quantized layers read, and note which weights are stored rotated."""
     rotated: set[str] = set()
     for program in graph.programs.values():
         rotated |= _rotate_layers(graph, program)
@@ -52,13 +52,13 @@ def _rotate_layers(graph: TrainingGraph, program: Program) -> set[str]:
     nodes = program.module.graph
     names = {node: name for name, node in placeholders(program).items()}
     turned: dict[Node, Node] = {}
+    known = graph.gains or {}
     found: set[str] = set()
     for node in list(nodes.nodes):
         if not is_call(node, zo.linear_int4, zo.linear_int8):
             continue
         local = names[operand(node, 1)]
         bound = {stage.bind[local].removesuffix(_CODES) for stage in graph.stages_of(program)}
-        known = graph.gains or {}
         if not pays(known.get(name.removesuffix(".weight"), 1.0) for name in bound):
             continue
         x = operand(node)
@@ -75,14 +75,13 @@ def _rotate_tables(graph: TrainingGraph, program: Program, rotated: set[str]) ->
     nodes = program.module.graph
     names = {node: name for name, node in placeholders(program).items()}
     for node in list(nodes.nodes):
-        local = (
-            names.get(operand(node), "") if is_call(node, zo.embedding_int4, aten.embedding) else ""
-        )
+        if not is_call(node, zo.embedding_int4, aten.embedding):
+            continue
+        local = names.get(operand(node), "")
         if not local.endswith(_CODES):
             continue
-        if is_call(
-            node, aten.embedding
-        ):  # int8: codes become floats, and are multiplied by their row's scale
+        if is_call(node, aten.embedding):
+            # Codes of int8 become floats, which are multiplied by the scale of their row.
             (values,) = node.users
             (node,) = values.users
         bound = {stage.bind[local] for stage in graph.stages_of(program)}

@@ -55,7 +55,7 @@ targets.register(
             {Feature.WHOLE, Feature.STAGES, Feature.TWO_INPUT_PRODUCTS, Feature.SPARSE_PRODUCTS}
         ),
         takes={"soc": (), "activations": ("fp32",), "compute": ("fp32", "fp16")},
-        preferred={"compute": "fp16", "granularity": "model"},
+        preferred={"compute": "fp16"},
         fixed_labels=True,
         # Fewer than elsewhere: every layer has a function of its own for each, which a phone loads by itself.
         generating_lengths=(1, 32),

@@ -114,10 +114,6 @@ def planned_bytes(program: Program) -> int:
     return Layout(program).planned()[1]
 
 
-def _bytes(value: torch.Tensor) -> int:
-    return value.numel() * value.element_size()
-
-
 class Layout:
     """Which values of a program are one tensor in memory: views, and the parts of results."""
 
@@ -153,7 +149,7 @@ class Layout:
             self.owner(read): number[node] for node in self.nodes for read in node.all_input_nodes
         }
         kept = {
-            (node, part): _bytes(value)
+            (node, part): value.nbytes
             for node in self.nodes
             for part, value in enumerate(self.results(node))
             if (node, part) not in self.returned

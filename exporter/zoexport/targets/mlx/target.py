@@ -51,7 +51,6 @@ targets.register(
         summary="Apple's phones and Macs: MLX functions (.mlxfn); run on this machine's CPU too",
         engine="mlx",
         package="mlx",
-        preferred={"granularity": "model"},
         has=frozenset(Feature)
         - {Feature.ROUNDED_PRODUCTS, Feature.ATTENTION, Feature.SAVED_PRODUCTS},
         fixed_labels=True,

@@ -139,7 +139,7 @@ targets.register(
         has=frozenset({Feature.WHOLE, Feature.STAGES}),
         takes={},
         # The chip of most phones that have an NPU.
-        preferred={"compute": "fp16", "soc": "SM8650", "granularity": "model"},
+        preferred={"compute": "fp16", "soc": "SM8650"},
         fixed_labels=True,
         shows_inner_values=True,
     ),
