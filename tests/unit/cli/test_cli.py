@@ -404,7 +404,7 @@ def test_doctor_says_how_to_get_what_is_missing(
     assert run(["doctor"]) == 1
     lines = capfd.readouterr().out.splitlines()
     assert len([line for line in lines if "make setup" in line]) == 1
-    assert lines[-1].startswith("session library, ")
+    assert any(line.startswith("session library, ") for line in lines)
 
 
 def test_doctor_names_the_packages_for_vulkan(
