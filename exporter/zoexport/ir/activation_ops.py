@@ -6,13 +6,14 @@ Both give the same bits here and on devices (``runtime_ops/kernels/activations.h
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from zoexport.core import activation_grids, hadamard
-from zoexport.ir.op_schemas import cpu, fake
+from zoexport.ir.declare import like, operator
 
 
-@cpu("round_activations")
-def round_activations(x: torch.Tensor, format: torch.Tensor) -> torch.Tensor:
+@operator(like)
+def round_activations(x: Tensor, format: Tensor) -> Tensor:
     """Every value on the grid of ``format`` (QuZO, appendices B.2 and B.3; ``core.activation_grids``).
 
     Args:
@@ -33,17 +34,7 @@ def round_activations(x: torch.Tensor, format: torch.Tensor) -> torch.Tensor:
     return activation_grids.rounded(x.contiguous(), format)
 
 
-@fake("round_activations")
-def _(x: torch.Tensor, format: torch.Tensor) -> torch.Tensor:
-    return x.new_empty(x.shape)
-
-
-@cpu("rotate_rows")
-def rotate_rows(x: torch.Tensor) -> torch.Tensor:
+@operator(like)
+def rotate_rows(x: Tensor) -> Tensor:
     """Each block of a row times the Hadamard matrix (``core.hadamard``): float32 (..., K), the shape of x."""
     return hadamard.rotate_rows(x)
-
-
-@fake("rotate_rows")
-def _(x: torch.Tensor) -> torch.Tensor:
-    return x.new_empty(x.shape)

@@ -9,23 +9,29 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from zoexport.ir.declare import differentiable, like, operator
 from zoexport.ir.op_arguments import whole
-from zoexport.ir.op_schemas import cpu, differentiable, fake
 
 # --- all tokens over each other -------------------------------------------------------------------
 
 
-@cpu("attention")
+def _attended(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    batches, tokens, heads = q.shape[:3]
+    return q.new_empty((batches, tokens, heads, v.shape[3])), q.new_empty((batches, heads, tokens))
+
+
+@operator(_attended, "out", "lse")
 def attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    bias: torch.Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
     scale: float,
     causal: bool,
     window: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """softmax(scale q k^T + bias) v of every head; differentiable in q, k and v.
 
     Devices make the softmax as keys come, in tiles (Dao 2023, "FlashAttention-2", algorithm 1).
@@ -52,19 +58,19 @@ def attention(
     return out.contiguous(), scores.logsumexp(-1)
 
 
-@cpu("attention_gradient")
+@operator(lambda q, k, v: (like(q), like(k), like(v)), "dq", "dk", "dv")
 def attention_gradient(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    bias: torch.Tensor | None,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    gradient: torch.Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    gradient: Tensor,
     scale: float,
     causal: bool,
     window: int,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of :func:`attention` by q, k and v, its scores computed again (FlashAttention-2, algorithm 2).
 
     Args:
@@ -98,10 +104,10 @@ def attention_gradient(
 
 
 def _check(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    bias: torch.Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
     causal: bool,
     window: int,
 ) -> None:
@@ -126,13 +132,13 @@ def _check(
 
 
 def _scores(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    bias: torch.Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    bias: Tensor | None,
     scale: float,
     causal: bool,
     window: int,
-) -> torch.Tensor:
+) -> Tensor:
     """(B, H, T, T), -infinity for what a query does not see."""
     every = k.repeat_interleave(q.shape[2] // k.shape[2], 2)
     scores = scale * torch.einsum("bqhd,bkhd->bhqk", q, every)
@@ -146,44 +152,14 @@ def _scores(
     return scores.masked_fill(hidden, float("-inf"))
 
 
-@fake("attention")
-def _(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    bias: torch.Tensor | None,
-    scale: float,
-    causal: bool,
-    window: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    batches, tokens, heads = q.shape[:3]
-    return q.new_empty((batches, tokens, heads, v.shape[3])), q.new_empty((batches, heads, tokens))
-
-
-@fake("attention_gradient")
-def _(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    bias: torch.Tensor | None,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    gradient: torch.Tensor,
-    scale: float,
-    causal: bool,
-    window: int,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
-
-
-def _save_attention(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+def _save_attention(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(*inputs[:4], *output)
     ctx.mark_non_differentiable(output[1])
     ctx.seen = inputs[4:]
 
 
 @differentiable("attention", _save_attention)
-def _(ctx: Any, gradient: torch.Tensor, _: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+def _(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
     gradients = torch.ops.zoexport.attention_gradient(
         *ctx.saved_tensors, gradient.contiguous(), *ctx.seen
     )
@@ -193,19 +169,19 @@ def _(ctx: Any, gradient: torch.Tensor, _: torch.Tensor | None) -> tuple[torch.T
 # --- over a cache ---------------------------------------------------------------------------------
 
 
-@cpu("cached_attention")
+@operator(lambda q, v: q.new_empty((*q.shape[:3], v.shape[3])))
 def cached_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    position: torch.Tensor,
-    slopes: torch.Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    position: Tensor,
+    slopes: Tensor | None,
     scale: float,
     softcap: float,
     window: int,
-) -> torch.Tensor:
+) -> Tensor:
     """What T tokens read of the tokens before them and of each other.
 
     Args:
@@ -247,19 +223,3 @@ def cached_attention(
     hidden = ahead > 0 if window == 0 else (ahead > 0) | (ahead <= -window)
     scores = scores.masked_fill(hidden, float("-inf"))
     return (torch.softmax(scores, -1) @ every_value)[None]
-
-
-@fake("cached_attention")
-def _(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    position: torch.Tensor,
-    slopes: torch.Tensor | None,
-    scale: float,
-    softcap: float,
-    window: int,
-) -> torch.Tensor:
-    return q.new_empty((*q.shape[:3], v.shape[3]))

@@ -10,27 +10,29 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from zoexport.core import grid, int4
+from zoexport.ir.declare import operator
 from zoexport.ir.op_arguments import float_of, seed_of, u32, whole
-from zoexport.ir.op_schemas import cpu, fake
+from zoexport.ir.product_ops import linear_shape
 
 _INT4, _INT8 = (-8, 7), (-127, 127)
 
 
-@cpu("grid_linear_int4")
+@operator(linear_shape)
 def grid_linear_int4(
-    x: torch.Tensor,
-    codes: torch.Tensor,
-    scales: torch.Tensor,
-    bias: torch.Tensor | None,
-    table: torch.Tensor,
-    number: torch.Tensor,
-    epsilon: torch.Tensor,
-    seed: torch.Tensor,
-    step: torch.Tensor,
+    x: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    bias: Tensor | None,
+    table: Tensor,
+    number: Tensor,
+    epsilon: Tensor,
+    seed: Tensor,
+    step: Tensor,
     queries: int,
-) -> torch.Tensor:
+) -> Tensor:
     """x W^T (+ bias) for all perturbed copies at once (QuZO, equation 8; docs/integers.md).
 
     Args:
@@ -51,7 +53,7 @@ def grid_linear_int4(
     integers = int4.unpack_int4(codes)
     size = integers.shape[1] // scales.shape[1]
 
-    def weight(moved: torch.Tensor) -> torch.Tensor:
+    def weight(moved: Tensor) -> Tensor:
         groups = moved.float().view(len(moved), -1, size) * scales.float()[:, :, None]
         return groups.view(moved.shape)
 
@@ -59,43 +61,26 @@ def grid_linear_int4(
     return _product(x, integers, _INT4, weight, bias, epsilon, noise)
 
 
-@cpu("grid_linear_int8")
+@operator(linear_shape)
 def grid_linear_int8(
-    x: torch.Tensor,
-    codes: torch.Tensor,
-    scales: torch.Tensor,
-    bias: torch.Tensor | None,
-    table: torch.Tensor,
-    number: torch.Tensor,
-    epsilon: torch.Tensor,
-    seed: torch.Tensor,
-    step: torch.Tensor,
+    x: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    bias: Tensor | None,
+    table: Tensor,
+    number: Tensor,
+    epsilon: Tensor,
+    seed: Tensor,
+    step: Tensor,
     queries: int,
-) -> torch.Tensor:
+) -> Tensor:
     """:func:`grid_linear_int4` of codes int8 (N, K) and scales float32 (N)."""
 
-    def weight(moved: torch.Tensor) -> torch.Tensor:
+    def weight(moved: Tensor) -> Tensor:
         return moved.float() * scales[:, None]
 
     noise = _Noise(table, number, seed, step, queries)
     return _product(x, codes, _INT8, weight, bias, epsilon, noise)
-
-
-@fake("grid_linear_int4")
-@fake("grid_linear_int8")
-def _(
-    x: torch.Tensor,
-    codes: torch.Tensor,
-    scales: torch.Tensor,
-    bias: torch.Tensor | None,
-    table: torch.Tensor,
-    number: torch.Tensor,
-    epsilon: torch.Tensor,
-    seed: torch.Tensor,
-    step: torch.Tensor,
-    queries: int,
-) -> torch.Tensor:
-    return x.new_empty((*x.shape[:-1], codes.shape[0]))
 
 
 class _Noise:
@@ -103,10 +88,10 @@ class _Noise:
 
     def __init__(
         self,
-        table: torch.Tensor,
-        number: torch.Tensor,
-        seed: torch.Tensor,
-        step: torch.Tensor,
+        table: Tensor,
+        number: Tensor,
+        seed: Tensor,
+        step: Tensor,
         queries: int,
     ) -> None:
         entries = table.shape[0] if table.dim() == 2 and table.shape[1] == 2 else 0
@@ -123,7 +108,7 @@ class _Noise:
         if not 0 <= self._number < 1 << 31:
             raise ValueError(f"number is {self._number}; expected 0 <= number < 2**31")
 
-    def first(self, query: int, shape: torch.Size) -> torch.Tensor:
+    def first(self, query: int, shape: torch.Size) -> Tensor:
         """Q1 of a query, int32."""
         drawn, _ = grid.draw_pairs(
             self._table, self._seed, self._number, query, self._step, math.prod(shape)
@@ -132,14 +117,14 @@ class _Noise:
 
 
 def _product(
-    x: torch.Tensor,
-    integers: torch.Tensor,
+    x: Tensor,
+    integers: Tensor,
     limits: tuple[int, int],
-    weight: Callable[[torch.Tensor], torch.Tensor],
-    bias: torch.Tensor | None,
-    epsilon: torch.Tensor,
+    weight: Callable[[Tensor], Tensor],
+    bias: Tensor | None,
+    epsilon: Tensor,
     noise: _Noise,
-) -> torch.Tensor:
+) -> Tensor:
     linear = torch.nn.functional.linear
     if float_of("epsilon", epsilon) == 0:
         return linear(x, weight(integers), bias)

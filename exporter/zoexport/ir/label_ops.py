@@ -6,17 +6,20 @@ Of logits, and of a linear layer whose logits nobody keeps (``runtime_ops/kernel
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from zoexport.core import int4
+from zoexport.ir.declare import like, operator
 from zoexport.ir.op_arguments import check_labels
-from zoexport.ir.op_schemas import cpu, fake
 from zoexport.ir.product_ops import rounded_rows
 
 
-@cpu("label_logprobs")
-def label_logprobs(
-    logits: torch.Tensor, label_tokens: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+@operator(
+    lambda logits: (logits.new_empty(logits.shape[:2]), logits.new_empty(logits.shape[:2])),
+    "logprobs",
+    "is_argmax",
+)
+def label_logprobs(logits: Tensor, label_tokens: Tensor) -> tuple[Tensor, Tensor]:
     """The log-probability of each label entry under each copy.
 
     Args:
@@ -45,24 +48,22 @@ def label_logprobs(
     return logprobs, is_argmax
 
 
-@fake("label_logprobs")
-def _(logits: torch.Tensor, label_tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    shape = (logits.shape[0], logits.shape[1])
-    return logits.new_empty(shape), logits.new_empty(shape)
-
-
 # --- of a linear layer ----------------------------------------------------------------------------
 
 
-@cpu("linear_label_logprobs")
+def _scored(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape[:2]), x.new_empty(x.shape[:2])
+
+
+@operator(_scored, "logprobs", "is_argmax")
 def linear_label_logprobs(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
     scale: float,
     cap: float,
-    label_tokens: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    label_tokens: Tensor,
+) -> tuple[Tensor, Tensor]:
     """:func:`label_logprobs` of the logits scale * (x W^T (+ bias)), each within +-cap by tanh where cap is not 0.
 
     Args:
@@ -74,51 +75,49 @@ def linear_label_logprobs(
     return label_logprobs(cap * torch.tanh(logits / cap) if cap else logits, label_tokens)
 
 
-@cpu("linear_label_logprobs_int4")
+@operator(_scored, "logprobs", "is_argmax")
 def linear_label_logprobs_int4(
-    x: torch.Tensor,
-    codes: torch.Tensor,
-    scales: torch.Tensor,
-    bias: torch.Tensor | None,
+    x: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    bias: Tensor | None,
     scale: float,
     cap: float,
-    label_tokens: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    label_tokens: Tensor,
+) -> tuple[Tensor, Tensor]:
     """:func:`linear_label_logprobs` of an int4 weight (docs/int4.md)."""
     weight = int4.dequantize_int4(codes, scales)
     return linear_label_logprobs(x, weight, bias, scale, cap, label_tokens)
 
 
-@cpu("rounded_linear_label_logprobs_int4")
+@operator(_scored, "logprobs", "is_argmax")
 def rounded_linear_label_logprobs_int4(
-    x: torch.Tensor,
-    codes: torch.Tensor,
-    scales: torch.Tensor,
-    bias: torch.Tensor | None,
+    x: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    bias: Tensor | None,
     scale: float,
     cap: float,
-    label_tokens: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    label_tokens: Tensor,
+) -> tuple[Tensor, Tensor]:
     """:func:`linear_label_logprobs_int4` of x rounded to 8 bits (``product_ops.rounded_rows``)."""
     return linear_label_logprobs_int4(
         rounded_rows(x), codes, scales, bias, scale, cap, label_tokens
     )
 
 
-@fake("linear_label_logprobs")
-@fake("linear_label_logprobs_int4")
-@fake("rounded_linear_label_logprobs_int4")
-def _(x: torch.Tensor, *_: object) -> tuple[torch.Tensor, torch.Tensor]:
-    return x.new_empty(x.shape[:2]), x.new_empty(x.shape[:2])
-
-
 # --- their gradient -------------------------------------------------------------------------------
 
 
-@cpu("label_gradient")
+def _graded(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    count = logits.shape[:1]
+    return logits.new_empty(count), logits.new_empty(count), like(logits)
+
+
+@operator(_graded, "logprobs", "is_argmax", "gradient")
 def label_gradient(
-    logits: torch.Tensor, label_tokens: torch.Tensor, label_weights: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    logits: Tensor, label_tokens: Tensor, label_weights: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """The log-probability of each label entry, and the gradient of their weighted sum by the logits.
 
     Args:
@@ -150,11 +149,3 @@ def label_gradient(
     gradient *= label_weights.unsqueeze(1)
     is_argmax = (logits.argmax(dim=1) == label_tokens).float()
     return chosen.squeeze(1).float(), is_argmax, gradient.float()
-
-
-@fake("label_gradient")
-def _(
-    logits: torch.Tensor, label_tokens: torch.Tensor, label_weights: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    count = logits.shape[:1]
-    return logits.new_empty(count), logits.new_empty(count), logits.new_empty(logits.shape)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from zoexport.core import int4, rng
 from zoexport.ir import activation_ops as _activations  # noqa: F401  (registers its operators)
@@ -19,21 +20,21 @@ from zoexport.ir import label_ops as _labels  # noqa: F401  (registers its opera
 from zoexport.ir import product_ops as _products  # noqa: F401  (registers its operators)
 from zoexport.ir import row_ops as _rows  # noqa: F401  (registers its operators)
 from zoexport.ir import sparse_ops as _sparse  # noqa: F401  (registers its operators)
+from zoexport.ir.declare import like, operator, semantic
 from zoexport.ir.op_arguments import array_of, float_of, seed_of, u32
-from zoexport.ir.op_schemas import cpu, fake
 
 # --- zeroth-order state ---------------------------------------------------------------------------
 
 
-@cpu("zo_update")
+@operator(lambda master: like(master))
 def zo_update(
-    master: torch.Tensor,
-    gradients: torch.Tensor,
-    learning_rate: torch.Tensor,
-    seed: torch.Tensor,
-    step: torch.Tensor,
+    master: Tensor,
+    gradients: Tensor,
+    learning_rate: Tensor,
+    seed: Tensor,
+    step: Tensor,
     tensor_id: int,
-) -> torch.Tensor:
+) -> Tensor:
     """master - (learning_rate/q) sum_j g_j z(step-1, j): the update of the step before the one evaluated.
 
     Args:
@@ -52,28 +53,28 @@ def zo_update(
     return _updated(rng.normals, master, gradients, learning_rate, seed, step, tensor_id)
 
 
-@cpu("zo_update_signs")
+@operator(lambda master: like(master))
 def zo_update_signs(
-    master: torch.Tensor,
-    gradients: torch.Tensor,
-    learning_rate: torch.Tensor,
-    seed: torch.Tensor,
-    step: torch.Tensor,
+    master: Tensor,
+    gradients: Tensor,
+    learning_rate: Tensor,
+    seed: Tensor,
+    step: Tensor,
     tensor_id: int,
-) -> torch.Tensor:
+) -> Tensor:
     """:func:`zo_update` along Rademacher signs."""
     return _updated(rng.signs, master, gradients, learning_rate, seed, step, tensor_id)
 
 
 def _updated(
     noise: Callable[..., rng.Floats],
-    master: torch.Tensor,
-    gradients: torch.Tensor,
-    learning_rate: torch.Tensor,
-    seed: torch.Tensor,
-    step: torch.Tensor,
+    master: Tensor,
+    gradients: Tensor,
+    learning_rate: Tensor,
+    seed: Tensor,
+    step: Tensor,
     tensor_id: int,
-) -> torch.Tensor:
+) -> Tensor:
     flat, g = array_of("master", master), array_of("gradients", gradients)
     rate, seed_number, step_number = (
         float_of("learning_rate", learning_rate),
@@ -93,15 +94,15 @@ def _updated(
     return torch.from_numpy(flat - scale * total).reshape(master.shape)
 
 
-@cpu("zo_update_half")
+@operator(lambda master: like(master))
 def zo_update_half(
-    master: torch.Tensor,
-    gradients: torch.Tensor,
-    learning_rate: torch.Tensor,
-    seed: torch.Tensor,
-    step: torch.Tensor,
+    master: Tensor,
+    gradients: Tensor,
+    learning_rate: Tensor,
+    seed: Tensor,
+    step: Tensor,
     tensor_id: int,
-) -> torch.Tensor:
+) -> Tensor:
     """:func:`zo_update` of a master in float16, whose elements are rounded to nearest even in the end.
 
     Returns:
@@ -118,15 +119,15 @@ def zo_update_half(
     return updated.half()
 
 
-@cpu("zo_perturb")
+@operator(lambda master, queries: master.new_empty((2 * queries, *master.shape)))
 def zo_perturb(
-    master: torch.Tensor,
-    epsilon: torch.Tensor,
-    seed: torch.Tensor,
-    step: torch.Tensor,
+    master: Tensor,
+    epsilon: Tensor,
+    seed: Tensor,
+    step: Tensor,
     tensor_id: int,
     queries: int,
-) -> torch.Tensor:
+) -> Tensor:
     """The perturbed copies of a slot: copy 2i is master + eps z_i, copy 2i+1 is master - eps z_i.
 
     Args:
@@ -146,15 +147,15 @@ def zo_perturb(
     return torch.from_numpy(out).reshape((2 * queries, *master.shape))
 
 
-@cpu("zo_perturb_signs")
+@operator(lambda master, queries: master.new_empty((queries + 1, *master.shape)))
 def zo_perturb_signs(
-    master: torch.Tensor,
-    epsilon: torch.Tensor,
-    seed: torch.Tensor,
-    step: torch.Tensor,
+    master: Tensor,
+    epsilon: Tensor,
+    seed: Tensor,
+    step: Tensor,
     tensor_id: int,
     queries: int,
-) -> torch.Tensor:
+) -> Tensor:
     """Copies of a slot along Rademacher signs: copy 0 is master, copy i + 1 is master + eps z_i.
 
     Returns:
@@ -172,9 +173,9 @@ def zo_perturb_signs(
 def _moves(
     noise: Callable[..., rng.Floats],
     count: int,
-    epsilon: torch.Tensor,
-    seed: torch.Tensor,
-    step: torch.Tensor,
+    epsilon: Tensor,
+    seed: Tensor,
+    step: Tensor,
     tensor_id: int,
     queries: int,
 ) -> rng.Floats:
@@ -187,16 +188,16 @@ def _moves(
     )
 
 
-@cpu("zo_perturb_one")
+@operator(lambda master: master.new_empty((1, *master.shape)))
 def zo_perturb_one(
-    master: torch.Tensor,
-    epsilon: torch.Tensor,
-    sign: torch.Tensor,
-    seed: torch.Tensor,
-    step: torch.Tensor,
-    query: torch.Tensor,
+    master: Tensor,
+    epsilon: Tensor,
+    sign: Tensor,
+    seed: Tensor,
+    step: Tensor,
+    query: Tensor,
     tensor_id: int,
-) -> torch.Tensor:
+) -> Tensor:
     """One perturbed copy, the same bits as the one of :func:`zo_perturb`.
 
     Args:
@@ -219,64 +220,15 @@ def zo_perturb_one(
     return torch.from_numpy(flat + move * z).reshape((1, *master.shape))
 
 
-@fake("zo_update")
-@fake("zo_update_signs")
-@fake("zo_update_half")
-def _(
-    master: torch.Tensor,
-    gradients: torch.Tensor,
-    learning_rate: torch.Tensor,
-    seed: torch.Tensor,
-    step: torch.Tensor,
-    tensor_id: int,
-) -> torch.Tensor:
-    return master.new_empty(master.shape)
-
-
-@fake("zo_perturb")
-def _(
-    master: torch.Tensor,
-    epsilon: torch.Tensor,
-    seed: torch.Tensor,
-    step: torch.Tensor,
-    tensor_id: int,
-    queries: int,
-) -> torch.Tensor:
-    return master.new_empty((2 * queries, *master.shape))
-
-
-@fake("zo_perturb_signs")
-def _(
-    master: torch.Tensor,
-    epsilon: torch.Tensor,
-    seed: torch.Tensor,
-    step: torch.Tensor,
-    tensor_id: int,
-    queries: int,
-) -> torch.Tensor:
-    return master.new_empty((queries + 1, *master.shape))
-
-
-@fake("zo_perturb_one")
-def _(
-    master: torch.Tensor,
-    epsilon: torch.Tensor,
-    sign: torch.Tensor,
-    seed: torch.Tensor,
-    step: torch.Tensor,
-    query: torch.Tensor,
-    tensor_id: int,
-) -> torch.Tensor:
-    return master.new_empty((1, *master.shape))
-
-
 # --- weights -----------------------------------------------------------------------------
 
 
-@cpu("embedding_int4")
-def embedding_int4(
-    codes: torch.Tensor, scales: torch.Tensor, indices: torch.Tensor
-) -> torch.Tensor:
+def _embedded(codes: Tensor, scales: Tensor, indices: Tensor) -> Tensor:
+    return scales.new_empty((*indices.shape, 2 * codes.shape[1]), dtype=torch.float32)
+
+
+@operator(_embedded)
+def embedding_int4(codes: Tensor, scales: Tensor, indices: Tensor) -> Tensor:
     """Rows of a packed table: int64 (...) -> float32 (..., K)."""
     flat = indices.reshape(-1)
     if flat.numel() and not 0 <= int(flat.min()) <= int(flat.max()) < codes.shape[0]:
@@ -285,31 +237,20 @@ def embedding_int4(
     return rows.reshape((*indices.shape, 2 * codes.shape[1]))
 
 
-@fake("embedding_int4")
-def _(codes: torch.Tensor, scales: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    return scales.new_empty((*indices.shape, 2 * codes.shape[1]), dtype=torch.float32)
-
-
 # --- semantic operators ---------------------------------------------------------------------------
 
 
-@cpu("dequantize_int4")
-def dequantize_int4(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+@semantic(
+    lambda codes, scales: scales.new_empty(
+        (codes.shape[0], 2 * codes.shape[1]), dtype=torch.float32
+    )
+)
+def dequantize_int4(codes: Tensor, scales: Tensor) -> Tensor:
     """codes uint8 (N, K/2) and scales bfloat16 (N, K/G) as float32 (N, K)."""
     return int4.dequantize_int4(codes, scales)
 
 
-@fake("dequantize_int4")
-def _(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    return scales.new_empty((codes.shape[0], 2 * codes.shape[1]), dtype=torch.float32)
-
-
-@cpu("dequantize_int8")
-def dequantize_int8(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+@semantic(lambda codes, scales: scales.new_empty(codes.shape))
+def dequantize_int8(codes: Tensor, scales: Tensor) -> Tensor:
     """codes int8 (N, K) and scales float32 (N) as float32 (N, K)."""
     return int4.dequantize_int8(codes, scales)
-
-
-@fake("dequantize_int8")
-def _(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    return scales.new_empty(codes.shape)

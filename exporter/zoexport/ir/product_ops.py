@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from zoexport.core import int4
-from zoexport.ir.op_schemas import cpu, differentiable, fake
+from zoexport.ir.declare import declare, differentiable, like, operator
 
 ROUNDED_GROUP = 32
 """Neighbours that :func:`rounded_rows` rounds by one scale."""
@@ -20,10 +21,21 @@ LEAST_ROUNDED = 1e-30
 # --- linear layers over quantized weights ---------------------------------------------------------
 
 
-@cpu("linear_int4")
-def linear_int4(
-    x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
+def linear_shape(x: Tensor, codes: Tensor) -> Tensor:
+    """An empty result of a linear layer of these codes."""
+    return x.new_empty((*x.shape[:-1], codes.shape[0]))
+
+
+def _int4_gradient(dy: Tensor, codes: Tensor) -> Tensor:
+    return dy.new_empty((*dy.shape[:-1], 2 * codes.shape[1]))
+
+
+def _int8_gradient(dy: Tensor, codes: Tensor) -> Tensor:
+    return dy.new_empty((*dy.shape[:-1], codes.shape[1]))
+
+
+@operator(linear_shape)
+def linear_int4(x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:
     """x W^T (+ bias) with float32 activations and accumulation; differentiable in x alone.
 
     Args:
@@ -35,18 +47,14 @@ def linear_int4(
     return torch.nn.functional.linear(x, int4.dequantize_int4(codes, scales), bias)
 
 
-@cpu("rounded_linear")
-def rounded_linear(
-    x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
+@operator(linear_shape)
+def rounded_linear(x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:
     """:func:`linear_int4` or, of codes int8, :func:`linear_int8` of x rounded to 8 bits (:func:`rounded_rows`)."""
     linear = linear_int8 if codes.dtype == torch.int8 else linear_int4
     return linear(rounded_rows(x), codes, scales, bias)
 
 
-@cpu("rounded_linears_2")
-@cpu("rounded_linears_3")
-def rounded_linears(x: torch.Tensor, *weights: Any) -> tuple[torch.Tensor, ...]:
+def rounded_linears(x: Tensor, *weights: Any) -> tuple[Tensor, ...]:
     """:func:`rounded_linear` of each of the layers that read x.
 
     Args:
@@ -59,7 +67,22 @@ def rounded_linears(x: torch.Tensor, *weights: Any) -> tuple[torch.Tensor, ...]:
     return tuple(rounded_linear(x, *layer) for layer in layers)
 
 
-def rounded_rows(x: torch.Tensor) -> torch.Tensor:
+def _declare_linears(count: int) -> None:
+    def shapes(x: Tensor, *weights: Any) -> tuple[Tensor, ...]:
+        return tuple(linear_shape(x, codes) for codes in weights[::3])
+
+    numbers = range(1, count + 1)
+    weights = (f"Tensor codes_{i}, Tensor scales_{i}, Tensor? bias_{i}" for i in numbers)
+    outputs = [f"out_{i}" for i in numbers]
+    arguments = f"Tensor x, {', '.join(weights)}"
+    declare(f"rounded_linears_{count}", arguments, outputs, rounded_linears, shapes)
+
+
+for _count in (2, 3):
+    _declare_linears(_count)
+
+
+def rounded_rows(x: Tensor) -> Tensor:
     """x in integers of -127 to 127 times a scale for each 32 neighbours: the greatest magnitude / 127.
 
     Groups below 1e-30 are zero; one with a number that is not finite is NaN.
@@ -75,101 +98,58 @@ def rounded_rows(x: torch.Tensor) -> torch.Tensor:
     return torch.where(kept, rounded, 0 * greatest).flatten(-2)
 
 
-@cpu("linear_int4_input_gradient")
-def linear_int4_input_gradient(
-    dy: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor
-) -> torch.Tensor:
+@operator(_int4_gradient)
+def linear_int4_input_gradient(dy: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
     """dy W, the gradient of :func:`linear_int4` by x: float32 (..., N) -> (..., K)."""
     return dy @ int4.dequantize_int4(codes, scales)
 
 
-@cpu("linear_int4_bf16")
-def linear_int4_bf16(
-    x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
+@operator(linear_shape)
+def linear_int4_bf16(x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:
     """:func:`linear_int4` of numbers rounded to bfloat16, x's and the weight's, and accumulated in float32."""
     return torch.nn.functional.linear(
         as_bf16(x), as_bf16(int4.dequantize_int4(codes, scales)), bias
     )
 
 
-@cpu("linear_int4_bf16_input_gradient")
-def linear_int4_bf16_input_gradient(
-    dy: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor
-) -> torch.Tensor:
+@operator(_int4_gradient)
+def linear_int4_bf16_input_gradient(dy: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
     """:func:`linear_int4_input_gradient` of numbers rounded to bfloat16, dy's and the weight's."""
     return as_bf16(dy) @ as_bf16(int4.dequantize_int4(codes, scales))
 
 
-def as_bf16(x: torch.Tensor) -> torch.Tensor:
+def as_bf16(x: Tensor) -> Tensor:
     """Numbers rounded to the nearest bfloat16, those in the middle to the even one; the dtype stays."""
     return x.bfloat16().to(x.dtype)
 
 
-@cpu("linear_int8")
-def linear_int8(
-    x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
+@operator(linear_shape)
+def linear_int8(x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:
     """x W^T (+ bias) as :func:`linear_int4`, of codes int8 (N, K) and scales float32 (N)."""
     return torch.nn.functional.linear(x, int4.dequantize_int8(codes, scales), bias)
 
 
-@cpu("linear_int8_input_gradient")
-def linear_int8_input_gradient(
-    dy: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor
-) -> torch.Tensor:
+@operator(_int8_gradient)
+def linear_int8_input_gradient(dy: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
     """dy W, the gradient of :func:`linear_int8` by x: float32 (..., N) -> (..., K)."""
     return dy @ int4.dequantize_int8(codes, scales)
 
 
-@cpu("linear_int8_bf16")
-def linear_int8_bf16(
-    x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
+@operator(linear_shape)
+def linear_int8_bf16(x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:
     """:func:`linear_int8` of numbers rounded to bfloat16, x's and the weight's, and accumulated in float32."""
     return torch.nn.functional.linear(
         as_bf16(x), as_bf16(int4.dequantize_int8(codes, scales)), bias
     )
 
 
-@cpu("linear_int8_bf16_input_gradient")
-def linear_int8_bf16_input_gradient(
-    dy: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor
-) -> torch.Tensor:
+@operator(_int8_gradient)
+def linear_int8_bf16_input_gradient(dy: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
     """:func:`linear_int8_input_gradient` of numbers rounded to bfloat16, dy's and the weight's."""
     return as_bf16(dy) @ as_bf16(int4.dequantize_int8(codes, scales))
 
 
-@fake("linear_int4")
-@fake("linear_int4_bf16")
-@fake("rounded_linear")
-@fake("linear_int8")
-@fake("linear_int8_bf16")
-def _(
-    x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
-    return x.new_empty((*x.shape[:-1], codes.shape[0]))
-
-
-@fake("rounded_linears_2")
-@fake("rounded_linears_3")
-def _(x: torch.Tensor, *weights: Any) -> tuple[torch.Tensor, ...]:
-    return tuple(x.new_empty((*x.shape[:-1], codes.shape[0])) for codes in weights[::3])
-
-
-@fake("linear_int4_input_gradient")
-@fake("linear_int4_bf16_input_gradient")
-def _(dy: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    return dy.new_empty((*dy.shape[:-1], 2 * codes.shape[1]))
-
-
-@fake("linear_int8_input_gradient")
-@fake("linear_int8_bf16_input_gradient")
-def _(dy: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    return dy.new_empty((*dy.shape[:-1], codes.shape[1]))
-
-
-def _save_weight(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+def _save_weight(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs[1:3])
 
 
@@ -177,7 +157,7 @@ def _differentiate(name: str) -> None:
     gradient = getattr(torch.ops.zoexport, f"{name}_input_gradient")
 
     @differentiable(name, _save_weight)
-    def _(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+    def _(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None]:
         return gradient(dy, *ctx.saved_tensors), None, None, None
 
 
@@ -188,8 +168,13 @@ for _name in ("linear_int4", "linear_int4_bf16", "linear_int8", "linear_int8_bf1
 # --- products -------------------------------------------------------------------------------------
 
 
-@cpu("matmul")
-def matmul(a: torch.Tensor, b: torch.Tensor, transpose_a: bool, transpose_b: bool) -> torch.Tensor:
+def _product(a: Tensor, b: Tensor, transpose_a: bool, transpose_b: bool) -> Tensor:
+    rows, columns = a.shape[-1 if transpose_a else -2], b.shape[-2 if transpose_b else -1]
+    return a.new_empty((*a.shape[:-2], rows, columns))
+
+
+@operator(_product)
+def matmul(a: Tensor, b: Tensor, transpose_a: bool, transpose_b: bool) -> Tensor:
     """op(a) op(b), where op transposes the last two axes or does nothing.
 
     Args:
@@ -216,16 +201,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor, transpose_a: bool, transpose_b: boo
     return torch.matmul(left, right)
 
 
-@fake("matmul")
-def _(a: torch.Tensor, b: torch.Tensor, transpose_a: bool, transpose_b: bool) -> torch.Tensor:
-    rows, columns = a.shape[-1 if transpose_a else -2], b.shape[-2 if transpose_b else -1]
-    return a.new_empty((*a.shape[:-2], rows, columns))
-
-
-@cpu("add_matmul")
-def add_matmul(
-    c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, transpose_a: bool, transpose_b: bool
-) -> torch.Tensor:
+@operator(lambda c: like(c))
+def add_matmul(c: Tensor, a: Tensor, b: Tensor, transpose_a: bool, transpose_b: bool) -> Tensor:
     """c + :func:`matmul` of a and b, as what adapters add to a layer.
 
     Args:
@@ -240,10 +217,3 @@ def add_matmul(
             f"c is {c.dtype} {tuple(c.shape)}; expected float32 {tuple(product.shape)}"
         )
     return c + product
-
-
-@fake("add_matmul")
-def _(
-    c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, transpose_a: bool, transpose_b: bool
-) -> torch.Tensor:
-    return c.new_empty(c.shape)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from zoexport.ir.op_schemas import declare_cpu
+from zoexport.ir.declare import declare
 
 MOST_OUTPUTS = 6
 
@@ -173,9 +173,7 @@ def _declare(count: int) -> None:
         return tuple(found) if count > 1 else found[0]
 
     outputs = tuple(f"out{number}" for number in range(count))
-    declare_cpu(
-        f"rows_{count}", "Tensor[] inputs, int[] code, float[] constants", outputs, run, shapes
-    )
+    declare(f"rows_{count}", "Tensor[] inputs, int[] code, float[] constants", outputs, run, shapes)
 
 
 for _count in range(1, MOST_OUTPUTS + 1):

@@ -11,26 +11,27 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from zoexport.core import rng
+from zoexport.ir.declare import like, operator, semantic
 from zoexport.ir.op_arguments import array_of, float_of, seed_of, u32
-from zoexport.ir.op_schemas import cpu, fake
 
 
-@cpu("sparse_add_mm")
+@operator(lambda y: like(y))
 def sparse_add_mm(
-    y: torch.Tensor,
-    x: torch.Tensor,
-    values: torch.Tensor,
-    places: torch.Tensor,
-    range: torch.Tensor,
-    epsilon: torch.Tensor,
-    seed: torch.Tensor,
-    step: torch.Tensor,
+    y: Tensor,
+    x: Tensor,
+    values: Tensor,
+    places: Tensor,
+    range: Tensor,
+    epsilon: Tensor,
+    seed: Tensor,
+    step: Tensor,
     tensor_id: int,
     queries: int,
     most: int,
-) -> torch.Tensor:
+) -> Tensor:
     """y + x W^T of a sparse W for all perturbed copies at once (SensZOQ, appendix F, SparseAddMM, equations 15 and 21).
 
     Args:
@@ -60,34 +61,17 @@ def sparse_add_mm(
     return _added(y, x, values[begin:end], places[begin:end], eps, queries, noise)
 
 
-@fake("sparse_add_mm")
-def _(
-    y: torch.Tensor,
-    x: torch.Tensor,
-    values: torch.Tensor,
-    places: torch.Tensor,
-    range: torch.Tensor,
-    epsilon: torch.Tensor,
-    seed: torch.Tensor,
-    step: torch.Tensor,
-    tensor_id: int,
-    queries: int,
-    most: int,
-) -> torch.Tensor:
-    return y.new_empty(y.shape)
-
-
-@cpu("sparse_add_mm_given")
+@semantic(lambda y: like(y))
 def sparse_add_mm_given(
-    y: torch.Tensor,
-    x: torch.Tensor,
-    values: torch.Tensor,
-    places: torch.Tensor,
-    range: torch.Tensor,
-    epsilon: torch.Tensor | None,
-    noise: torch.Tensor | None,
+    y: Tensor,
+    x: Tensor,
+    values: Tensor,
+    places: Tensor,
+    range: Tensor,
+    epsilon: Tensor | None,
+    noise: Tensor | None,
     most: int,
-) -> torch.Tensor:
+) -> Tensor:
     """:func:`sparse_add_mm` with the noise of all values, float32 (q, S), for who cannot make it.
 
     Without epsilon and noise it takes the values as they are.
@@ -109,26 +93,12 @@ def sparse_add_mm_given(
     )
 
 
-@fake("sparse_add_mm_given")
-def _(
-    y: torch.Tensor,
-    x: torch.Tensor,
-    values: torch.Tensor,
-    places: torch.Tensor,
-    range: torch.Tensor,
-    epsilon: torch.Tensor | None,
-    noise: torch.Tensor | None,
-    most: int,
-) -> torch.Tensor:
-    return y.new_empty(y.shape)
-
-
 def _check(
-    y: torch.Tensor,
-    x: torch.Tensor,
-    values: torch.Tensor,
-    places: torch.Tensor,
-    span: torch.Tensor,
+    y: Tensor,
+    x: Tensor,
+    values: Tensor,
+    places: Tensor,
+    span: Tensor,
     queries: int,
     most: int,
 ) -> tuple[int, int]:
@@ -156,14 +126,14 @@ def _check(
 
 
 def _added(
-    y: torch.Tensor,
-    x: torch.Tensor,
-    values: torch.Tensor,
-    places: torch.Tensor,
+    y: Tensor,
+    x: Tensor,
+    values: Tensor,
+    places: Tensor,
     eps: np.float32,
     queries: int,
     noise: Callable[[int], NDArray[np.float32]],
-) -> torch.Tensor:
+) -> Tensor:
     """y with the products of one W's entries, in every copy."""
     count, columns, width = math.prod(y.shape[:-1]), y.shape[-1], x.shape[-1]
     out, rows = array_of("y", y).reshape(count, columns), array_of("x", x).reshape(count, width)
