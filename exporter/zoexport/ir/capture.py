@@ -25,8 +25,8 @@ from zoexport.core.errors import ModelError, ModelPhases
 from zoexport.core.interpreted import InterpretedGraph
 from zoexport.core.sizes import sizes
 from zoexport.core.types import Dim, Program, TrainingGraph, Value
-from zoexport.ir.graphs import output_node
-from zoexport.ir.normalize import leaves_writes, normalize
+from zoexport.ir.graphs import output_node, writes
+from zoexport.ir.normalize import normalize
 from zoexport.ir.repeated import Repeated, Unlike
 
 ROWS = "rows"
@@ -171,7 +171,7 @@ def capture(model: torch.nn.Module, length: int, *, max_length: int | None = Non
     phases = ModelPhases(type(model).__name__, "capturing it with torch.export")
     with phases.explained(), torch.no_grad(), quiet(), _short_rotary(model):
         exported = _exported(_LogitsOnly(model), example)
-        if leaves_writes(exported.graph):
+        if any(map(writes, exported.graph.nodes)):
             exported = exported.run_decompositions({})
         graph = _as_training_graph(exported, length)
     graph.max_length = rows

@@ -46,7 +46,7 @@ class Decompositions:
         """A graph without calls of the table's operators, and of those that PyTorch itself makes of others.
 
         Args:
-            graph: with recorded shapes that are numbers, and without operators that write (``ir.normalize``).
+            graph: with recorded shapes that are numbers, and without operators that write (``ir.verify``).
         """
         made = Graph()
         values: dict[Node, Any] = {}
@@ -69,7 +69,6 @@ class Decompositions:
     def _concerns(self, operator: Any) -> bool:
         if not isinstance(operator, torch._ops.OpOverload):
             return False
-        assert not operator._schema.is_mutable, operator
         return operator in self._table or operator.has_kernel_for_dispatch_key(_COMPOSITE)
 
     def _part(self, node: Node) -> Graph:

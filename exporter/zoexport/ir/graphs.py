@@ -157,6 +157,12 @@ def is_own(node: object) -> TypeGuard[Node]:
     )
 
 
+def writes(node: Node) -> bool:
+    """Whether a call writes into an operand."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
+
+
 def arguments(node: Node) -> tuple[Any, ...]:
     """A call's positional arguments; FX's type for them names every kind that exists, which no caller can use."""
     return node.args

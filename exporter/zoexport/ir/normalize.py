@@ -11,11 +11,10 @@ After::
     c = aten.mul(x, b)
     h = aten.div(c, 6)
 
-Calls that write into an operand become those that do not. A program is normalized when it is captured, and when it was
-made from another one's gradients, so that no target needs a rule for any of these.
+A program is normalized when it is captured, and when it was made from another one's gradients, so that no target needs
+a rule for any of these.
 
-Left alone: operators that targets state better themselves, as gelu, silu and softplus; a write into values that are
-read afterwards.
+Left alone: operators that targets state better themselves, as gelu, silu and softplus.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _TO_THE_END = (1 << 63) - 1
 
 
 def normalize(program: Program) -> None:
-    """Rewrite every call of an operator in :data:`RARE` and :data:`IN_PLACE`, and fill memory that is not filled."""
+    """Rewrite every call of an operator in :data:`RARE`, and fill memory that is not filled."""
     for node in program.module.graph.nodes:
         if node.target in _FILLED:
             # What writes parts of it may multiply the rest by 0, which NaN survives.
@@ -45,15 +44,6 @@ def normalize(program: Program) -> None:
             if node.target is aten.zeros.default:
                 node.kwargs = {k: v for k, v in node.kwargs.items() if k != "memory_format"}
     rewrite(program, [((), _normal)])
-
-
-def leaves_writes(graph: Graph) -> bool:
-    """Return whether the graph has calls that write into an operand and that :func:`normalize` has no rule for."""
-    return any(
-        schema.is_mutable and _rule_of(node) is None
-        for node in graph.nodes
-        if (schema := getattr(node.target, "_schema", None)) is not None
-    )
 
 
 _FILLED = {
@@ -64,36 +54,8 @@ _FILLED = {
 
 
 def _normal(node: Node) -> Node | None:
-    rule = _rule_of(node)
+    rule = RARE.get(node.target) or RARE.get(getattr(node.target, "overloadpacket", None))
     return None if rule is None else rule(node.graph, *node.args, **node.kwargs)
-
-
-def _rule_of(node: Node) -> _Rule | None:
-    for rules in (RARE, IN_PLACE):
-        rule = rules.get(node.target) or rules.get(getattr(node.target, "overloadpacket", None))
-        if rule is not None and (rules is RARE or _writes_unseen(node)):
-            return rule
-    return None
-
-
-def _writes_unseen(node: Node) -> bool:
-    """Whether nothing after ``node`` reads what it may write into: its first operand, and views of the same values."""
-    values = node.all_input_nodes[0]
-    while _is_view(values):
-        values = values.all_input_nodes[0]
-    aliases = [values]
-    for alias in aliases:
-        for user in alias.users:
-            if user > node:
-                return False
-            if user is not node and _is_view(user):
-                aliases.append(user)
-    return True
-
-
-def _is_view(node: Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and any(one.alias_info is not None for one in schema.returns)
 
 
 def _clip(graph: Graph, x: Node, low: Any = None, high: Any = None, **named: Any) -> Node:
@@ -189,35 +151,3 @@ RARE: dict[Any, _Rule] = {
     aten.square: lambda graph, x: call(graph, aten.pow.Tensor_Scalar, x, 2),
 }
 """An operator, or its packet -> what writes it otherwise: graph and the call's arguments -> the node in its place."""
-
-
-def _functional(operator: Any) -> _Rule:
-    """A rule for the operator that writes into its operand, as the one that does not, in the operand's dtype."""
-
-    def rule(graph: Graph, x: Node, *args: Any, **kwargs: Any) -> Node:
-        made = call(graph, operator, x, *args, **kwargs)
-        dtype = x.meta["val"].dtype
-        return made if made.meta["val"].dtype == dtype else call(graph, aten.to.dtype, made, dtype)
-
-    return rule
-
-
-IN_PLACE: dict[Any, _Rule] = {
-    getattr(getattr(aten, f"{name}_"), overload): _functional(
-        getattr(getattr(aten, name), overload)
-    )
-    for name, overload in (
-        ("add", "Scalar"),
-        ("add", "Tensor"),
-        ("div", "Scalar"),
-        ("div", "Tensor"),
-        ("logical_and", "default"),
-        ("masked_fill", "Scalar"),
-        ("masked_fill", "Tensor"),
-        ("mul", "Scalar"),
-        ("mul", "Tensor"),
-        ("sub", "Scalar"),
-        ("sub", "Tensor"),
-    )
-}
-"""An operator that writes into its first operand -> the one that does not."""

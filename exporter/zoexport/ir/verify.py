@@ -8,7 +8,7 @@ import torch
 
 from zoexport.core.errors import VerifyError
 from zoexport.core.types import Dim, Program, TrainingGraph, Value
-from zoexport.ir.graphs import output_node, outputs, placeholders
+from zoexport.ir.graphs import output_node, outputs, placeholders, writes
 
 Rule = Callable[[TrainingGraph, Program], Iterator[str]]
 
@@ -41,6 +41,12 @@ def _named(graph: TrainingGraph, program: Program, value: Value) -> list[str]:
     return [stage.bind.get(value.name, f"{stage.name}: {value.name}") for stage in stages] or [
         value.name
     ]
+
+
+def _nothing_is_written(_: TrainingGraph, program: Program) -> Iterator[str]:
+    for node in program.module.graph.nodes:
+        if writes(node):
+            yield f"node {node.name} calls {node.target}, which writes into an operand"
 
 
 def _weights_exist(graph: TrainingGraph, program: Program) -> Iterator[str]:
@@ -149,6 +155,7 @@ RULES: dict[str, Rule] = {
     "every placeholder is a declared input": _placeholders_are_inputs,
     "every returned value is a declared output": _returns_are_outputs,
     "names are unique": _names_are_unique,
+    "operators give new values": _nothing_is_written,
     "every weight has its tensor": _weights_exist,
     "every state value has its slot": _state_has_slots,
     "every slot has an initial value": _slots_have_initial_values,

@@ -44,6 +44,13 @@ def _same_name(graph: TrainingGraph) -> None:
     _replace(graph.programs["forward"].inputs, "head.weight", name="embed.weight")
 
 
+def _written(graph: TrainingGraph) -> None:
+    nodes = graph.programs["forward"].module.graph
+    (logits,) = arguments(output_node(graph.programs["forward"].module))[0]
+    with nodes.inserting_after(logits):
+        nodes.call_function(aten.relu_.default, (logits,))
+
+
 def _lost_weight(graph: TrainingGraph) -> None:
     del graph.weights["head.weight"]
 
@@ -77,6 +84,7 @@ _BREAKERS: dict[str, Callable[[TrainingGraph], None]] = {
     "every placeholder is a declared input": _undeclared_input,
     "every returned value is a declared output": _undeclared_output,
     "names are unique": _same_name,
+    "operators give new values": _written,
     "every weight has its tensor": _lost_weight,
     "every state value has its slot": _no_slot,
     "every slot has an initial value": _no_initial_value,
