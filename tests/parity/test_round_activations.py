@@ -47,7 +47,7 @@ def rounding_passes(config: RoundingConfig, targets: list[str]) -> list[Pass]:
     place = [step.name for step in order].index("quantize_stages")
     step = Pass(
         "round_activations",
-        lambda graph: round_activations(graph, targets, graph.activations),
+        lambda graph: round_activations(graph, targets, graph.measured.activations),
         "",
     )
     return [*order[:place], step, *order[place:]]

@@ -19,7 +19,7 @@ from tests.support.tiny_models import (
     tiny_config,
 )
 from zoexport.compiler.build import plan, training_graph
-from zoexport.core.types import Program, Stage, TrainingGraph
+from zoexport.core.types import LayerGraph, Program, Stage
 from zoexport.ir.capture import capture
 from zoexport.ir.frozen import materialize
 from zoexport.ir.interpret import Stages
@@ -60,7 +60,7 @@ def small(
     tied: bool = False,
     any_length: bool = True,
     **settings: Any,
-) -> tuple[SmallModel, TrainingGraph]:
+) -> tuple[SmallModel, LayerGraph]:
     """A small model, fp32 unless ``settings`` say so, and its graph after the passes up to ``last``.
 
     Args:
@@ -79,7 +79,7 @@ def small(
     return model, run_passes(graph, order[:count], lambda *_: None)
 
 
-def passed(name: str, last: str, length: int = LENGTH, **changes: Any) -> TrainingGraph:
+def passed(name: str, last: str, length: int = LENGTH, **changes: Any) -> LayerGraph:
     """A tiny model's graph after the passes up to ``last``, fp32 and with nothing trained.
 
     Args:
@@ -92,12 +92,12 @@ def passed(name: str, last: str, length: int = LENGTH, **changes: Any) -> Traini
     return run_passes(graph, order[:count], lambda *_: None)
 
 
-def bound(graph: TrainingGraph) -> dict[str, dict[str, str]]:
+def bound(graph: LayerGraph) -> dict[str, dict[str, str]]:
     """What each stage binds."""
     return {stage.name: stage.bind for stage in graph.stages}
 
 
-def calls(graph: TrainingGraph) -> list[tuple[str, str, str | None]]:
+def calls(graph: LayerGraph) -> list[tuple[str, str, str | None]]:
     """Name and programs of each stage."""
     return [(stage.name, stage.forward, stage.backward) for stage in graph.stages]
 
@@ -105,7 +105,7 @@ def calls(graph: TrainingGraph) -> list[tuple[str, str, str | None]]:
 @functools.cache
 def tiny_graph(
     name: str, *, target: str = "host", **settings: str
-) -> tuple[TrainingGraph, FirstOrderReference]:
+) -> tuple[LayerGraph, FirstOrderReference]:
     """A tiny model's graph with its values, every linear layer adapted, and autograd over the model itself.
 
     Both have the slots of :func:`state`. Shared by tests: neither is to be changed.
@@ -133,7 +133,7 @@ def tiny_graph(
     return graph, FirstOrderReference(model, config, state(graph))
 
 
-def state(graph: TrainingGraph) -> dict[str, torch.Tensor]:
+def state(graph: LayerGraph) -> dict[str, torch.Tensor]:
     """Slots with a B that is not zero."""
     return {
         name: fixed(name, tuple(value.shape)) * 0.1 if name.startswith("lora_B") else value
@@ -142,7 +142,7 @@ def state(graph: TrainingGraph) -> dict[str, torch.Tensor]:
 
 
 def by_stages(
-    graph: TrainingGraph, length: int, chunks: Sequence[slice] = (slice(None),)
+    graph: LayerGraph, length: int, chunks: Sequence[slice] = (slice(None),)
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Log-probabilities of the labels, and the gradients of their weighted sum, added up over ``chunks`` of them."""
     stages = Stages(graph, state(graph), length)
@@ -175,12 +175,12 @@ def by_autograd(
     return logprobs.detach().float(), found
 
 
-def stage_of(graph: TrainingGraph, program: Program) -> Stage:
+def stage_of(graph: LayerGraph, program: Program) -> Stage:
     """The first stage that applies a program."""
     return next(stage for stage in graph.stages if program.family in stage.families)
 
 
-def arguments(graph: TrainingGraph, program: Program) -> list[torch.Tensor]:
+def arguments(graph: LayerGraph, program: Program) -> list[torch.Tensor]:
     """Inputs of a program: its first stage's weights and adapters, tokens, and activations near one."""
     bind, slots = stage_of(graph, program).bind, state(graph)
     found = []

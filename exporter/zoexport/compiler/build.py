@@ -28,14 +28,17 @@ from zoexport.core.recipes import StrPath, read_recipe
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.sizes import attention_heads
 from zoexport.core.types import (
+    LayerGraph,
     Lowered,
+    Measured,
     Method,
+    ModelGraph,
+    Pack,
     Problem,
     Progress,
     RowReader,
     Target,
     TrainingGraph,
-    whole_model,
 )
 from zoexport.core.version import __version__
 from zoexport.methods import methods
@@ -44,7 +47,9 @@ from zoexport.trained import kind_of, needs_of, sizes_of
 from zoexport.trained.sparse import check_mask
 
 if TYPE_CHECKING:
-    from zoexport.models import ModelSource
+    from zoexport.compiler.decoding import Generating
+    from zoexport.compiler.directions import Directions
+    from zoexport.models import LoadedModel, ModelSource
 
 INITIAL_STATE = "adapter.safetensors"
 WEIGHTS = "weights.safetensors"
@@ -267,9 +272,7 @@ def training_graph(
     *,
     source: RowReader | None = None,
     chosen: Mapping[str, Any] | None = None,
-    activations: dict[str, Any] | None = None,
-    directions: Mapping[str, Any] | None = None,
-    gains: Mapping[str, float] | None = None,
+    measured: Measured | None = None,
 ) -> TrainingGraph:
     """Capture a model and run the method's passes over it.
 
@@ -277,7 +280,7 @@ def training_graph(
 
     Args:
         planned: method, target and settings. model: a language model. progress: see ``core.types.Progress``.
-        source, chosen, activations, directions, gains: of the graph, see :class:`TrainingGraph`.
+        source, chosen, measured: of the graph, see :class:`TrainingGraph`.
     """
     from zoexport.ir.lengths import FixedLength
 
@@ -285,12 +288,9 @@ def training_graph(
 
     def passed(length: int, *, any_length: bool) -> TrainingGraph:
         graph = captured(model, length, config.max_length, progress)
-        graph.any_length = any_length
-        graph.source = source
+        graph.any_length, graph.source = any_length, source
         graph.chosen = None if chosen is None else dict(chosen)
-        graph.activations = activations
-        graph.directions = directions
-        graph.gains = gains
+        graph.measured = measured or Measured()
         return _passed(planned, model, graph, progress)
 
     length = capture_length(planned, model, chosen)
@@ -311,7 +311,7 @@ def capture_length(
     return marker_prime(planned.config.max_length, sizes, capture_limit(model))
 
 
-def captured(model: Any, length: int, max_length: int, progress: Progress) -> TrainingGraph:
+def captured(model: Any, length: int, max_length: int, progress: Progress) -> ModelGraph:
     """The model's graph at ``length`` tokens a row, for rows of at most ``max_length``."""
     from zoexport.ir.capture import capture
     from zoexport.ir.verify import verify
@@ -322,34 +322,19 @@ def captured(model: Any, length: int, max_length: int, progress: Progress) -> Tr
     return graph
 
 
-def sized_graph(
-    planned: Plan, model: Any, graph: TrainingGraph, progress: Progress
-) -> TrainingGraph:
+def sized_graph(planned: Plan, model: Any, graph: ModelGraph, progress: Progress) -> TrainingGraph:
     """A captured graph after the method's passes, for its longest rows alone and without the weights' values.
 
     Programs are those of :func:`training_graph` at max_length, but for what only values decide. ``graph`` stays as it
     is.
     """
-    from zoexport.ir.graphs import copy_program
+    from zoexport.ir.graphs import copy_graph
     from zoexport.ir.lengths import set_length
     from zoexport.ir.shapes import record_shapes
 
-    copied = dataclasses.replace(
-        graph,
-        programs={name: copy_program(program, name) for name, program in graph.programs.items()},
-        weights=dict(graph.weights),
-        parameters=set(graph.parameters),
-        slots=[],
-        initial={},
-        rotated=[],
-        quantized={},
-        stages=[whole_model("forward")],
-        lengths=[],
-        provenance=[],
-        max_length=planned.config.max_length,
-    )
+    copied = dataclasses.replace(copy_graph(graph), max_length=planned.config.max_length)
     sized = _passed(planned, model, copied, progress, values=False)
-    if sized.whole:
+    if isinstance(sized, ModelGraph):
         for program in sized.programs.values():
             if sized.length != sized.max_length:
                 set_length(program, sized.length, sized.max_length)
@@ -358,7 +343,7 @@ def sized_graph(
 
 
 def _passed(
-    planned: Plan, model: Any, graph: TrainingGraph, progress: Progress, *, values: bool = True
+    planned: Plan, model: Any, graph: ModelGraph, progress: Progress, *, values: bool = True
 ) -> TrainingGraph:
     from zoexport import models
     from zoexport.passes.pipeline import run_passes
@@ -378,7 +363,7 @@ def _passed(
 def _fill(
     folder: Path,
     planned: Plan,
-    loaded: Any,
+    loaded: LoadedModel,
     mask: Mask | None,
     allow_fallback: bool,
     calibration: Path | None,
@@ -390,112 +375,136 @@ def _fill(
     Returns:
         The manifest's content; what reads the frozen weights; and codes and scales of a whole program's weights.
     """
-    import torch
-    from safetensors.torch import save_file
-
-    from zoexport import adapters
-    from zoexport.calibration import calibration_tokens, formats_of, rotation_gains
-    from zoexport.compiler.decoding import add_generating, generating_graph, notes
-    from zoexport.compiler.directions import directions_of
-    from zoexport.data.text_entry import text_entry
-    from zoexport.ir import frozen
+    from zoexport.compiler.decoding import generating, with_generating
 
     for path in loaded.tokenizer_files:
         shutil.copyfile(path, folder / path.name)
+    measured, directions = _measured(planned, loaded, calibration, progress)
     chosen = None if mask is None else mask.places
-    formats = formats_of(planned.config, loaded, calibration, progress)
-    directions = directions_of(planned.config, loaded, calibration, progress)
-    gains = None
-    if planned.target.programs_config(planned.config).activations == "int8":
-        progress("measuring activations", None)
-        gains = rotation_gains(loaded, planned.config.max_length)
     graph = training_graph(
-        planned,
-        loaded.model,
-        progress,
-        source=loaded.weights,
-        chosen=chosen,
-        activations=formats,
-        directions=None if directions is None else directions.a,
-        gains=gains,
+        planned, loaded.model, progress, source=loaded.weights, chosen=chosen, measured=measured
     )
     _drop_graphs()
-    if adapter is not None:
-        from zoexport.adapters.start import start_values
-
-        graph.initial |= start_values(adapter, {slot.name: slot.shape for slot in graph.slots})
-    if graph.chosen is not None:
-        graph.source = frozen.RowsWithoutChosen(loaded.weights, graph.chosen)
-    if calibration is not None:
-        graph.calibration = calibration_tokens(loaded, calibration, graph.max_length)
+    graph = _started(graph, loaded, adapter)
     lowered = planned.target.lower(graph, planned.config, folder, progress)
     if not allow_fallback:
         _refuse_fallback(planned.target.name, lowered)
+    # The others only now, so that two graphs are not in memory at once while the first is lowered.
     _drop_graphs()
-    # Others only now, so that two graphs are not in memory at once while the first is lowered.
-    made = generating_graph(planned, loaded, graph, progress)
-    generating = add_generating(planned, loaded, graph, lowered, made, folder, progress)
+    generates = generating(planned, loaded, lowered, folder, progress)
     _drop_graphs()
-    names = list(dict.fromkeys([*outer_weights(graph, lowered), *generating.weights]))
+    stored = with_generating(lowered.graph, generates)
+    names = list(dict.fromkeys([*outer_weights(lowered), *generates.weights]))
     if names:
-        _write_weights(folder, graph, names, loaded, lowered, progress)
+        _write_weights(folder, stored, names, loaded, lowered.pack, progress)
     progress("writing the bundle", None)
-    save_file(graph.initial, folder / INITIAL_STATE)
-    settings = as_dict(planned.config)
-    adapters.write_peft_config(folder, graph.slots, planned.config, loaded)
-    heads = attention_heads(loaded.config)
+    files = _described(folder, planned, loaded, stored)
     content = {
-        **_description(planned, lowered, graph, settings),
-        "required_ops": sorted({*lowered.required_ops, *generating.required_ops}),
-        "notes": [*loaded.notes, *lowered.notes, *notes(planned, generating)],
+        **_description(planned, lowered, generates),
         **({"weights": {"file": WEIGHTS}} if names else {}),
         **({} if directions is None else {"lora_init_weights": directions.facts}),
-        "model": {
-            "name": loaded.name,
-            "source": loaded.source,
-            "architecture": loaded.architecture,
-            "vocab_size": loaded.vocab_size,
-            "parameters": sum(parameter.numel() for parameter in loaded.model.parameters()),
-            "sha256": loaded.sha256,
-            **({} if heads is None else {"attention_heads": heads}),
-            **adapters.llama_cpp_entry(graph.slots, loaded, heads),
-        },
-        "tokenizer": sorted(path.name for path in loaded.tokenizer_files),
-        "generate": generating.entry,
-        **text_entry(loaded),
+        **files,
+        "notes": [*loaded.notes, *lowered.notes, *generates.notes(planned.config)],
     }
-    # A target may have brought codes into a layout of its own: those are quantized again.
+    return content, stored.source or loaded.weights, _packed(lowered.graph)
+
+
+def _measured(
+    planned: Plan, loaded: LoadedModel, calibration: Path | None, progress: Progress
+) -> tuple[Measured, Directions | None]:
+    """Run the model for what passes and target ask of it."""
+    from zoexport.calibration import calibration_tokens, formats_of, rotation_gains
+    from zoexport.compiler.directions import directions_of
+
+    config = planned.config
+    formats = formats_of(config, loaded, calibration, progress)
+    directions = directions_of(config, loaded, calibration, progress)
+    gains = tokens = None
+    if planned.target.programs_config(config).activations == "int8":
+        progress("measuring activations", None)
+        gains = rotation_gains(loaded, config.max_length)
+    if calibration is not None:
+        tokens = calibration_tokens(loaded, calibration, config.max_length)
+    first = None if directions is None else directions.a
+    return Measured(formats, first, gains, tokens), directions
+
+
+def _started(graph: TrainingGraph, loaded: LoadedModel, adapter: Path | None) -> TrainingGraph:
+    """A graph whose training starts from an adapter, and whose frozen weights lack what is trained."""
+    from zoexport.adapters.start import start_values
+    from zoexport.ir.frozen import RowsWithoutChosen
+
+    initial, source = graph.initial, graph.source
+    if adapter is not None:
+        initial = initial | start_values(adapter, {slot.name: slot.shape for slot in graph.slots})
+    if graph.chosen is not None:
+        source = RowsWithoutChosen(loaded.weights, graph.chosen)
+    return dataclasses.replace(graph, initial=initial, source=source)
+
+
+def _described(
+    folder: Path, planned: Plan, loaded: LoadedModel, graph: TrainingGraph
+) -> dict[str, Any]:
+    """Write the first state and PEFT's description of it; the manifest's entries of model, tokenizer and texts."""
+    from safetensors.torch import save_file
+
+    from zoexport import adapters
+    from zoexport.data.text_entry import text_entry
+
+    save_file(graph.initial, folder / INITIAL_STATE)
+    adapters.write_peft_config(folder, graph.slots, planned.config, loaded)
+    heads = attention_heads(loaded.config)
+    model = {
+        "name": loaded.name,
+        "source": loaded.source,
+        "architecture": loaded.architecture,
+        "vocab_size": loaded.vocab_size,
+        "parameters": sum(parameter.numel() for parameter in loaded.model.parameters()),
+        "sha256": loaded.sha256,
+        **({} if heads is None else {"attention_heads": heads}),
+        **adapters.llama_cpp_entry(graph.slots, loaded, heads),
+    }
+    tokenizer = sorted(path.name for path in loaded.tokenizer_files)
+    return {"model": model, "tokenizer": tokenizer, **text_entry(loaded)}
+
+
+def _packed(graph: TrainingGraph) -> dict[str, Any]:
+    """Codes and scales of a whole program's weights; a target brought some into a layout of its own, which are not."""
+    import torch
+
+    if not isinstance(graph, ModelGraph):
+        return {}
     bases = [
         key.removesuffix(".codes")
         for key, value in graph.weights.items()
         if key.endswith(".codes") and value.dtype in (torch.uint8, torch.int8)
     ]
-    stored = [f"{base}.{part}" for base in bases for part in ("codes", "scales")]
-    known = {name: graph.weights[name] for name in stored}
-    return content, graph.source or loaded.weights, known if graph.whole else {}
+    return {
+        name: graph.weights[name] for base in bases for name in (f"{base}.codes", f"{base}.scales")
+    }
 
 
 def _write_weights(
     folder: Path,
     graph: TrainingGraph,
     names: list[str],
-    loaded: Any,
-    lowered: Lowered,
+    loaded: LoadedModel,
+    pack: Pack | None,
     progress: Progress,
 ) -> None:
     """The file of the frozen weights; a copy, where a compilation of the same model wrote the same one."""
     from zoexport.ir import frozen
 
-    reader = None if graph.whole else graph.source
+    reader = None if isinstance(graph, ModelGraph) else graph.source
 
     def write(path: Path) -> None:
-        frozen.write_weights(graph, names, reader, path, progress, lowered.pack)
+        frozen.write_weights(graph, names, reader, path, progress, pack)
 
     if reader is not loaded.weights or not graph.quantized:
         # Values that the passes made, weights that a mask or adapters alter, or such as are only read.
         write(folder / WEIGHTS)
         return
-    parts = [loaded.sha256, compiler_digest(), frozen.content_digest(graph, names, lowered.pack)]
+    parts = [loaded.sha256, compiler_digest(), frozen.content_digest(graph, names, pack)]
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()
     progress("looking for the weights of an earlier compilation", None)
     write_once(folder / WEIGHTS, key, write)
@@ -507,25 +516,26 @@ def _drop_graphs() -> None:
     give_back()
 
 
-def outer_weights(graph: TrainingGraph, lowered: Lowered) -> list[str]:
+def outer_weights(lowered: Lowered) -> list[str]:
     """The frozen tensors that programs take as inputs, and the places of chosen elements, which exports read."""
     from zoexport.ir import frozen
     from zoexport.passes.separate_chosen import PLACES
 
-    if graph.whole:
+    graph = lowered.graph
+    if isinstance(graph, LayerGraph):
+        names = frozen.bound_weights(graph)
+    else:
         values = [value for entry in lowered.programs for value in entry["inputs"]]
         names = [value["name"] for value in values if value["role"] == "weight"]
-    else:
-        names = frozen.bound_weights(graph)
     return list(dict.fromkeys([*names, *([] if graph.chosen is None else [PLACES])]))
 
 
-def _description(
-    planned: Plan, lowered: Lowered, graph: TrainingGraph, settings: dict[str, Any]
-) -> dict[str, Any]:
-    names = [entry["name"] for entry in lowered.programs]
-    stages = [stage.as_dict() for stage in graph.stages]
-    split = {"stages": stages, "label_rows": graph.label_rows}
+def _description(planned: Plan, lowered: Lowered, generates: Generating) -> dict[str, Any]:
+    graph, names = lowered.graph, [entry["name"] for entry in lowered.programs]
+    split: dict[str, Any] = {}
+    if isinstance(graph, LayerGraph):
+        split["stages"] = [stage.as_dict() for stage in graph.stages]
+        split["label_rows"] = graph.label_rows
     padding = {} if graph.pad_token is None else {"bidirectional": {"pad_token": graph.pad_token}}
     return {
         "zoexport_version": __version__,
@@ -534,12 +544,14 @@ def _description(
         "target": planned.target.name,
         "engine": lowered.engine,
         **({} if lowered.fallback is None else {"fallback": dataclasses.asdict(lowered.fallback)}),
-        "settings": settings,
+        "settings": as_dict(planned.config),
         "rng": rng.SPEC_ID,
         "packing": lowered.packing or graph.packing,
         "rotated_weights": graph.rotated,
         "provenance": graph.provenance,
         "programs": lowered.programs,
+        "required_ops": sorted({*lowered.required_ops, *generates.required_ops}),
+        "generate": generates.entry,
         "state": [slot.as_dict() for slot in graph.slots],
         "rows": graph.rows,
         "max_labels": graph.max_labels,
@@ -552,7 +564,7 @@ def _description(
         **({"minimum_os": lowered.minimum_os} if lowered.minimum_os else {}),
         **padding,
         **({"lengths": graph.lengths} if graph.lengths else {}),
-        **({} if graph.whole else split),
+        **split,
         **({} if graph.chosen is None else {"chosen": _as_lists(ranges(graph.chosen))}),
         **({"activations": graph.rounded} if graph.rounded else {}),
         **({} if graph.grid is None else {"grid": graph.grid}),

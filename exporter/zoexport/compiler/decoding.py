@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoexport.core.errors import ModelError, VerifyError
-from zoexport.core.types import Lowered, Progress, TrainingGraph
+from zoexport.core.types import LayerGraph, Lowered, ModelGraph, Progress, TrainingGraph
 from zoexport.data.text_entry import end_tokens
 
 if TYPE_CHECKING:
     from zoexport.compiler.build import Plan
+    from zoexport.core.settings import TrainingSettings
 
 _LOG = logging.getLogger(__name__)
 
@@ -27,19 +28,59 @@ class Generating:
 
     Attributes:
         entry: the manifest's.
-        weights: the tensors of the weights' file that they read.
         required_ops: operators that the device's runtime must have, beside those of the programs that train.
+        graph: as the bundle states it; None where there are no programs.
     """
 
     entry: dict[str, Any]
-    weights: list[str] = dataclasses.field(default_factory=list)
     required_ops: list[str] = dataclasses.field(default_factory=list)
+    graph: LayerGraph | None = None
+
+    @property
+    def weights(self) -> list[str]:
+        """The tensors of the weights' file that they read."""
+        from zoexport.ir.frozen import bound_weights
+
+        return [] if self.graph is None else bound_weights(self.graph)
+
+    def notes(self, config: TrainingSettings) -> list[str]:
+        """Return the sentence that says why the bundle does not generate, unless the settings ask for that."""
+        problem = self.entry.get("problem")
+        return [] if problem is None or not config.generate else [problem]
+
+
+def generating(
+    planned: Plan, loaded: Any, lowered: Lowered, folder: Path, progress: Progress
+) -> Generating:
+    """Write the programs into ``folder``, where the settings ask for them and the target and the model allow it.
+
+    Args:
+        lowered: the programs that train.
+    """
+    graph = generating_graph(planned, loaded.model, lowered.graph, progress)
+    if isinstance(graph, Generating):
+        return graph
+    written = planned.target.lower_generating(graph, planned.config, folder, progress)
+    stated = written.graph
+    assert isinstance(stated, LayerGraph)
+    entry = {
+        "context": stated.max_labels,
+        "lengths": stated.lengths,
+        "stop_tokens": sorted(end_tokens(loaded)),
+        "programs": written.programs,
+        "stages": [
+            {"name": stage.name, "forward": stage.forward, "bind": stage.bind}
+            for stage in stated.stages
+        ],
+        **({} if written.engine == lowered.engine else {"engine": written.engine}),
+    }
+    return Generating(entry, written.required_ops, stated)
 
 
 def generating_graph(
-    planned: Plan, loaded: Any, graph: TrainingGraph, progress: Progress
-) -> TrainingGraph | Generating:
-    """The programs, where the settings ask for them and the target and the model allow it; else why there are none.
+    planned: Plan, model: Any, graph: TrainingGraph, progress: Progress
+) -> LayerGraph | Generating:
+    """The programs that :func:`generating` writes, or why there are none.
 
     Args:
         graph: of the programs that train.
@@ -48,54 +89,29 @@ def generating_graph(
     if problem is not None:
         return Generating({"problem": problem})
     try:
-        return _captured(planned, loaded.model, graph, progress)
+        made = _captured(planned, model, graph, progress)
     except VerifyError as error:
         _LOG.debug("no programs that generate: %s", error)
-        return Generating({"problem": _sentence(loaded.model, error.expected)})
+        return Generating({"problem": _sentence(model, error.expected)})
+    lacking = (name for name in made.quantized if f"{name}.codes" not in graph.weights)
+    if isinstance(graph, ModelGraph) and any(lacking):
+        # Programs of the whole model keep some weights in a form that those of layers do not read.
+        remedy = "compile it with --set granularity=layer"
+        return Generating({"problem": _sentence(model, "programs of layers", remedy)})
+    return made
 
 
-def notes(planned: Plan, made: Generating) -> list[str]:
-    """Return the sentence that tells the user why the bundle does not generate, unless the settings ask for that."""
-    problem = made.entry.get("problem")
-    return [] if problem is None or not planned.config.generate else [problem]
-
-
-def add_generating(
-    planned: Plan,
-    loaded: Any,
-    graph: TrainingGraph,
-    lowered: Lowered,
-    made: TrainingGraph | Generating,
-    folder: Path,
-    progress: Progress,
-) -> Generating:
-    """Write the programs of ``made`` into ``folder``.
-
-    Args:
-        graph: of the programs that train, as they were lowered; it gets the weights that they lack.
-    """
-    if isinstance(made, Generating):
-        return made
-    written = planned.target.lower_generating(made, planned.config, folder, progress)
-    from zoexport.ir import frozen
-
-    names = frozen.bound_weights(made)
-    for name in names:
-        graph.weights.setdefault(name, made.weights[name])
-    graph.parameters |= made.parameters
-    graph.quantized.update(made.quantized)
-    stages = [
-        {"name": stage.name, "forward": stage.forward, "bind": stage.bind} for stage in made.stages
-    ]
-    entry = {
-        "context": made.max_labels,
-        "lengths": made.lengths,
-        "stop_tokens": sorted(end_tokens(loaded)),
-        "programs": written.programs,
-        "stages": stages,
-        **({} if written.engine == lowered.engine else {"engine": written.engine}),
-    }
-    return Generating(entry, names, written.required_ops)
+def with_generating(graph: TrainingGraph, generates: Generating) -> TrainingGraph:
+    """The graph of the programs that train, with the weights that only those that generate read."""
+    made = generates.graph
+    if made is None:
+        return graph
+    return dataclasses.replace(
+        graph,
+        weights={name: made.weights[name] for name in generates.weights} | graph.weights,
+        parameters=graph.parameters | made.parameters,
+        quantized={**graph.quantized, **made.quantized},
+    )
 
 
 def _problem(planned: Plan, graph: TrainingGraph) -> str | None:
@@ -118,9 +134,7 @@ def _sentence(model: Any, needed: str, remedy: str = _REMEDY) -> str:
     return f"{name} can be trained but does not generate text, which takes {needed}: {remedy}"
 
 
-def _captured(
-    planned: Plan, model: Any, graph: TrainingGraph, progress: Progress
-) -> TrainingGraph | Generating:
+def _captured(planned: Plan, model: Any, graph: TrainingGraph, progress: Progress) -> LayerGraph:
     """Capture a model and make programs of its layers that read caches.
 
     Args:
@@ -147,28 +161,18 @@ def _captured(
     verify(captured)
     captured.source = graph.source
     captured.chosen = None if graph.chosen is None else dict(graph.chosen)
-    captured.activations = graph.activations
-    captured.directions = graph.directions
-    captured.gains = graph.gains
+    captured.measured = graph.measured
     lengths = [one for one in planned.target.generating_lengths if one <= context]
     own = planned.target.programs_config(config)
     modules = models.adapter_targets(model, *own.modules, captured.weights)
     passes = decoding_passes(own, modules, context=context, lengths=lengths)
     made = run_passes(captured, passes, progress)
+    assert isinstance(made, LayerGraph)
     made.max_labels = context
     made.programs = {
         f"{PREFIX}{name}": dataclasses.replace(program, name=f"{PREFIX}{name}")
         for name, program in made.programs.items()
     }
-    if graph.whole and any(f"{name}.codes" not in graph.weights for name in made.quantized):
-        # Programs of the whole model keep some weights in a form that those of layers do not read.
-        return Generating(
-            {
-                "problem": _sentence(
-                    model, "programs of layers", "compile it with --set granularity=layer"
-                )
-            }
-        )
     return made
 
 

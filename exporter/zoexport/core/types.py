@@ -120,7 +120,7 @@ class Slot:
 
 @dataclasses.dataclass
 class Stage:
-    """One part of a model, as an application of programs; a whole model is one.
+    """One part of a model, as an application of programs.
 
     ``bind`` gives, for each value of the programs with the role ``weight`` or ``state``, the tensor or slot that it
     stands for in this stage, where that is not its own name; its gradient is that slot's. ``backward`` is None where
@@ -149,14 +149,6 @@ class Stage:
         return stated
 
 
-_MODEL = "model"
-
-
-def whole_model(program: str) -> Stage:
-    """The one stage of a model that is not split: a program that scores labels of tokens."""
-    return Stage(_MODEL, program, None, {})
-
-
 class RowReader(Protocol):
     """Where a model's parameters come from."""
 
@@ -164,9 +156,27 @@ class RowReader(Protocol):
         """Rows ``begin`` to ``end`` of a parameter, float32."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What was found out about a model before it is compiled; nothing where nothing asks for it, or only sizes count.
+
+    Attributes:
+        activations: by path of a linear layer, how its input is rounded.
+        directions: by path of a linear layer, the first values of its adapter's first matrix (in, rank).
+        gains: by path of a linear layer, how many times smaller rounding errors are on rotated inputs
+            (``calibration.rotation_gains``).
+        calibration: int64 (n, max_length) tokens on which a target that quantizes activations beforehand calibrates.
+    """
+
+    activations: Mapping[str, Format] | None = None
+    directions: Mapping[str, torch.Tensor] | None = None
+    gains: Mapping[str, float] | None = None
+    calibration: torch.Tensor | None = None
+
+
 @dataclasses.dataclass
 class TrainingGraph:
-    """What the passes rewrite and a target lowers.
+    """What the passes rewrite and a target lowers: a :class:`ModelGraph` or a :class:`LayerGraph`.
 
     Attributes:
         programs: the programs by name.
@@ -175,28 +185,21 @@ class TrainingGraph:
         initial: its first values by slot name.
         max_length: tokens of the longest row. length: tokens of a row as the programs are captured (``ir.lengths``).
         any_length: whether sizes that are multiples of ``length`` follow the sequence, and no others do.
+        lengths: the tokens of a row for which there are programs, ascending, once these are decided.
         pad_token: of a masked language model, whose layers see padding and must be kept from it; None of a causal one.
         rows: sequences in one call. copies: perturbed copies in one call of ``train``.
         rotated: weights that are stored rotated (``core.hadamard``), by name.
         parameters: the names of those ``weights`` that are the model's own and not tables made from its configuration.
-        quantized: of a split graph, the weights that programs read as codes and scales, with their group size (0 for
-            int8). These and ``parameters`` may lack their values, which ``ir.frozen`` reads when they are written.
-        stages: in forward order, the output head last; of a split graph, weights are bound by stage.
-        lengths: of a split graph, the tokens of a row for which there are programs, ascending.
-        label_rows: of a split graph, the label entries in one call of the output head.
-        source: where the values of ``parameters`` and ``quantized`` are read from, for who needs them.
-        chosen: by parameter, the elements that are trained while the others are frozen: int64 (k), ascending, ``row *
-            columns + column``. Frozen weights have zeros there.
-        activations: by path of a linear layer, how its input is rounded; None where nothing is, or only sizes count.
-        directions: by path of a linear layer, the first values of its adapter's first matrix (in, rank); None where
-            these are drawn, or only sizes count.
-        gains: by path of a linear layer, how many times smaller rounding errors are on rotated inputs
-            (``calibration.rotation_gains``); None where inputs are not rounded to int8, or only sizes count.
+        quantized: the weights that stages read as codes and scales, with their group size (0 for int8). These and
+            ``parameters`` may lack their values, which ``ir.frozen`` reads when they are written.
         rounded: by parameter of a linear layer, the weight that holds the format of its input.
         grid: where integers are trained, what the session needs for their perturbations: the slot of the ``table``,
             ``eps`` and the ``estimator`` (docs/integers.md).
         step: how the session probes the loss; None where it computes gradients.
-        calibration: int64 (n, max_length) tokens on which a target that quantizes activations beforehand calibrates.
+        source: where the values of ``parameters`` are read from, for who needs them.
+        chosen: by parameter, the elements that are trained while the others are frozen: int64 (k), ascending, ``row *
+            columns + column``. Frozen weights have zeros there.
+        measured: what passes read beside.
         provenance: the names of the passes applied, in order.
     """
 
@@ -209,30 +212,43 @@ class TrainingGraph:
     rows: int
     pad_token: int | None = None
     any_length: bool = False
+    lengths: list[int] = dataclasses.field(default_factory=list)
     copies: int = 1
     max_labels: int = 0
     packing: str = "fp32"
     rotated: list[str] = dataclasses.field(default_factory=list)
     parameters: set[str] = dataclasses.field(default_factory=set)
     quantized: dict[str, int] = dataclasses.field(default_factory=dict)
-    stages: list[Stage] = dataclasses.field(default_factory=lambda: [whole_model("forward")])
-    lengths: list[int] = dataclasses.field(default_factory=list)
-    label_rows: int = 0
-    source: RowReader | None = None
-    chosen: dict[str, torch.Tensor] | None = None
-    activations: dict[str, Format] | None = None
-    directions: Mapping[str, torch.Tensor] | None = None
-    gains: Mapping[str, float] | None = None
     rounded: dict[str, str] = dataclasses.field(default_factory=dict)
     grid: dict[str, Any] | None = None
     step: StepPlan | None = None
-    calibration: torch.Tensor | None = None
+    source: RowReader | None = None
+    chosen: dict[str, torch.Tensor] | None = None
+    measured: Measured = Measured()
     provenance: list[str] = dataclasses.field(default_factory=list)
 
-    @property
-    def whole(self) -> bool:
-        """Whether the model is one stage, whose programs have the weights inside and perturb by themselves."""
-        return self.stages[0].name == _MODEL
+
+@dataclasses.dataclass
+class ModelGraph(TrainingGraph):
+    """A model as programs of the whole of it, which have the weights inside and perturb by themselves."""
+
+    def in_stages(self, stages: list[Stage]) -> LayerGraph:
+        """The same with programs that ``stages`` apply."""
+        same = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return LayerGraph(**same, stages=stages)
+
+
+@dataclasses.dataclass
+class LayerGraph(TrainingGraph):
+    """A model as stages, each an application of programs to weights and slots of its own.
+
+    Attributes:
+        stages: in forward order, the output head last.
+        label_rows: the label entries in one call of the output head.
+    """
+
+    stages: list[Stage] = dataclasses.field(default_factory=list)
+    label_rows: int = 0
 
     def stages_of(self, program: Program) -> list[Stage]:
         """The stages that run a program, forward or backward."""
@@ -248,7 +264,7 @@ class Pass:
     """
 
     name: str
-    apply: Callable[[TrainingGraph], TrainingGraph]
+    apply: Callable[[Any], TrainingGraph]
     because: str
     reads_values: bool = False
     wants: Feature | None = None
@@ -276,9 +292,10 @@ class Fallback:
 
 @dataclasses.dataclass(frozen=True)
 class Lowered:
-    """What a target made of a training graph.
+    """What a target made of a training graph, which stays as it was.
 
     Attributes:
+        graph: as the bundle states it: a target may have stages, lengths and weights of its own.
         programs: manifest entries (name, file, method, inputs, outputs).
         required_ops: operators that the device's runtime must have.
         delegates: for each program, what each delegate holds; programs without delegates may be left out.
@@ -297,6 +314,7 @@ class Lowered:
     """
 
     engine: str
+    graph: TrainingGraph
     programs: list[dict[str, Any]]
     required_ops: list[str] = dataclasses.field(default_factory=list)
     delegates: dict[str, list[str]] = dataclasses.field(default_factory=dict)
@@ -481,7 +499,7 @@ class Target:
         raise NotImplementedError
 
     def lower_generating(
-        self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
+        self, graph: LayerGraph, config: TrainingSettings, folder: Path, progress: Progress
     ) -> Lowered:
         """Write the programs that generate text into ``folder``, next to the programs that train.
 

@@ -24,7 +24,12 @@ from zoexport.core.encoders import model_inputs, pad_token
 from zoexport.core.errors import ModelError, ModelPhases
 from zoexport.core.interpreted import InterpretedGraph
 from zoexport.core.sizes import sizes
-from zoexport.core.types import Dim, Program, TrainingGraph, Value
+from zoexport.core.types import (
+    Dim,
+    ModelGraph,
+    Program,
+    Value,
+)
 from zoexport.ir.graphs import output_node, writes
 from zoexport.ir.normalize import normalize
 from zoexport.ir.repeated import Repeated, Unlike
@@ -139,7 +144,7 @@ def _short_rotary(model: torch.nn.Module) -> Iterator[None]:
         yield
 
 
-def capture(model: torch.nn.Module, length: int, *, max_length: int | None = None) -> TrainingGraph:
+def capture(model: torch.nn.Module, length: int, *, max_length: int | None = None) -> ModelGraph:
     """Capture ``model`` at a sequence length.
 
     Args:
@@ -194,7 +199,7 @@ def _exported(model: torch.nn.Module, tokens: torch.Tensor) -> torch.export.Expo
     return exported
 
 
-def _as_training_graph(exported: torch.export.ExportedProgram, max_length: int) -> TrainingGraph:
+def _as_training_graph(exported: torch.export.ExportedProgram, max_length: int) -> ModelGraph:
     signature = exported.graph_signature
     weights: dict[str, torch.Tensor] = {}
     names: dict[tuple[Any, ...], str] = {}
@@ -236,7 +241,7 @@ def _as_training_graph(exported: torch.export.ExportedProgram, max_length: int) 
     graph = InterpretedGraph(module.graph)
     program = Program("forward", graph, inputs, outputs)
     normalize(program)
-    return TrainingGraph(
+    return ModelGraph(
         {"forward": program}, weights, [], {}, max_length, max_length, rows=0, parameters=parameters
     )
 

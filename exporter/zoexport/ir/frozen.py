@@ -13,14 +13,21 @@ from torch import Tensor
 
 from zoexport.core import hadamard, int4
 from zoexport.core.tensor_file import TensorEntry, TensorFileWriter
-from zoexport.core.types import Pack, Progress, RowReader, Stage, TrainingGraph
+from zoexport.core.types import (
+    LayerGraph,
+    Pack,
+    Progress,
+    RowReader,
+    Stage,
+    TrainingGraph,
+)
 from zoexport.core.untouched import untouched_zeros
 
 PIECE = 1 << 23
 """Elements that are read at a time: 32 MB of float32."""
 
 
-def bound_weights(graph: TrainingGraph) -> list[str]:
+def bound_weights(graph: LayerGraph) -> list[str]:
     """The weights that stages bind, each once, in the order of the stages."""
     slots = {slot.name for slot in graph.slots}
     found = dict.fromkeys(name for stage in graph.stages for name in stage.bind.values())
@@ -82,7 +89,7 @@ def _entries(graph: TrainingGraph, names: list[str]) -> list[TensorEntry]:
     ]
 
 
-def materialize(graph: TrainingGraph, reader: RowReader) -> None:
+def materialize(graph: LayerGraph, reader: RowReader) -> None:
     """Give every weight that stages bind its value, for programs that are to be run here."""
     graph.weights.update(values(graph, reader, bound_weights(graph)))
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 from torch._guards import detect_fake_mode
 from torch.fx import GraphModule, Node
 
 from zoexport.core.interpreted import InterpretedGraph
-from zoexport.core.types import Dim, Program, Value
+from zoexport.core.types import Dim, LayerGraph, Program, TrainingGraph, Value
 from zoexport.ir import ops as _declared  # noqa: F401  (registers the operators)
 from zoexport.ir.fakes import fake_result
+
+G = TypeVar("G", bound=TrainingGraph)
 
 aten = torch.ops.aten
 zo = torch.ops.zoexport
@@ -138,6 +141,21 @@ def copy_program(program: Program, name: str) -> Program:
     module = InterpretedGraph(graph)
     inputs, outputs = list(program.inputs), list(program.outputs)
     return Program(name, module, inputs, outputs, program.family, program.length)
+
+
+def copy_graph(graph: G) -> G:
+    """A graph that can be rewritten while ``graph`` stays as it is; they share tensors."""
+    changed: dict[str, Any] = {
+        field.name: copy.copy(value)
+        for field in dataclasses.fields(graph)
+        if isinstance(value := getattr(graph, field.name), dict | list | set)
+    }
+    if isinstance(graph, LayerGraph):
+        changed["stages"] = [
+            dataclasses.replace(stage, bind=dict(stage.bind)) for stage in graph.stages
+        ]
+    programs = {name: copy_program(program, name) for name, program in graph.programs.items()}
+    return dataclasses.replace(graph, **{**changed, "programs": programs})
 
 
 def is_call(node: object, *operators: Any) -> TypeGuard[Node]:

@@ -6,7 +6,11 @@ from collections.abc import Mapping
 
 import torch
 
-from zoexport.core.types import Stage, TrainingGraph
+from zoexport.core.types import (
+    LayerGraph,
+    Stage,
+    TrainingGraph,
+)
 
 
 def interpret(
@@ -48,7 +52,7 @@ class Stages:
 
     def __init__(
         self,
-        graph: TrainingGraph,
+        graph: LayerGraph,
         slots: Mapping[str, torch.Tensor],
         length: int,
         scalars: Mapping[str, torch.Tensor] | None = None,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 
-from zoexport.core.types import Program, Stage, TrainingGraph
+from zoexport.core.types import LayerGraph, Program, Stage
 from zoexport.ir.graphs import copy_program, remove_unused_weights
 
 K = TypeVar("K", bound=Hashable)
 
 
 def vary(
-    graph: TrainingGraph,
+    graph: LayerGraph,
     kind: Callable[[Program, Stage], K],
     apply: Callable[[Program, K], None],
 ) -> None:

@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterator
 import torch
 
 from zoexport.core.errors import VerifyError
-from zoexport.core.types import Dim, Program, TrainingGraph, Value
+from zoexport.core.types import (
+    Dim,
+    LayerGraph,
+    Program,
+    Stage,
+    TrainingGraph,
+    Value,
+)
 from zoexport.ir.graphs import output_node, outputs, placeholders, writes
 
 Rule = Callable[[TrainingGraph, Program], Iterator[str]]
@@ -35,7 +42,7 @@ def _names_are_unique(_: TrainingGraph, program: Program) -> Iterator[str]:
 
 def _named(graph: TrainingGraph, program: Program, value: Value) -> list[str]:
     """The tensors that a value stands for: one for each stage, or that of its own name where none binds it."""
-    if graph.whole:
+    if not isinstance(graph, LayerGraph):
         return [value.name]
     stages = graph.stages_of(program)
     return [stage.bind.get(value.name, f"{stage.name}: {value.name}") for stage in stages] or [
@@ -115,6 +122,10 @@ def _bound_graphs_are_static(graph: TrainingGraph, program: Program) -> Iterator
             yield f"node {node.name} still has a symbolic size"
 
 
+def _stages(graph: TrainingGraph) -> list[Stage]:
+    return graph.stages if isinstance(graph, LayerGraph) else []
+
+
 def _families(graph: TrainingGraph) -> dict[str, list[Program]]:
     found: dict[str, list[Program]] = {}
     for program in graph.programs.values():
@@ -124,7 +135,7 @@ def _families(graph: TrainingGraph) -> dict[str, list[Program]]:
 
 def _stages_have_programs(graph: TrainingGraph, _: Program) -> Iterator[str]:
     known = _families(graph)
-    for stage in graph.stages:
+    for stage in _stages(graph):
         for family in stage.families:
             if family not in known:
                 yield f"stage {stage.name!r} calls {family!r}, which is no program"
@@ -132,7 +143,7 @@ def _stages_have_programs(graph: TrainingGraph, _: Program) -> Iterator[str]:
 
 def _stages_bind_what_is_read(graph: TrainingGraph, _: Program) -> Iterator[str]:
     known = _families(graph)
-    for stage in graph.stages:
+    for stage in _stages(graph):
         programs = [program for family in stage.families for program in known.get(family, [])]
         read = {value.name for program in programs for value in program.inputs}
         for name in sorted(stage.bind.keys() - read):
@@ -142,7 +153,7 @@ def _stages_bind_what_is_read(graph: TrainingGraph, _: Program) -> Iterator[str]
 def _stages_train_their_slots(graph: TrainingGraph, _: Program) -> Iterator[str]:
     known = _families(graph)
     trained = {slot.name for slot in graph.slots if slot.role == "trainable"}
-    for stage in graph.stages:
+    for stage in _stages(graph):
         backward = (*known.get(stage.backward or "", []), *known.get(stage.from_saved or "", []))
         for program in backward:
             given = {value.name for value in program.outputs}

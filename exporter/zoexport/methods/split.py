@@ -10,7 +10,7 @@ from zoexport.trained import kind_of
 
 if TYPE_CHECKING:
     from zoexport.core.settings import TrainingSettings
-    from zoexport.core.types import TrainingGraph
+    from zoexport.core.types import LayerGraph, TrainingGraph
     from zoexport.trained import Insertion
 
 _LOGITS = 5 << 20
@@ -47,7 +47,7 @@ def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 
 
     insertion = kind_of(config).insertion(config, targets)
 
-    def size(graph: TrainingGraph) -> TrainingGraph:
+    def size(graph: LayerGraph) -> LayerGraph:
         made = row_lengths(config.max_length, close=copies > 1)
         lengths = made if graph.any_length else [config.max_length]
         vocabulary = graph.programs[HEAD].outputs[0].sizes()[-1]

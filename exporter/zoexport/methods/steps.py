@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from zoexport.core.errors import ConfigError
 from zoexport.core.step_plan import Copies, ProbeLevel, StepPlan, UpdateRule
-from zoexport.core.types import Pass, TrainingGraph
+from zoexport.core.types import LayerGraph, Pass
 
 
 def spsa(
@@ -18,7 +18,7 @@ def spsa(
     """
     plan = StepPlan((ProbeLevel(0, queries, difference),), copies, update=update)
 
-    def state(graph: TrainingGraph) -> TrainingGraph:
+    def state(graph: LayerGraph) -> LayerGraph:
         graph.step = plan
         return graph
 
@@ -33,7 +33,7 @@ def one_sided(queries: int, copies: Copies, update: UpdateRule | None = None) ->
     level = ProbeLevel(0, queries, "forward")
     plan = StepPlan((level,), copies, "rademacher", "deviation", update)
 
-    def state(graph: TrainingGraph) -> TrainingGraph:
+    def state(graph: LayerGraph) -> LayerGraph:
         graph.step = plan
         return graph
 
@@ -70,12 +70,12 @@ def blocks(
 
 
 def _planned(
-    graph: TrainingGraph,
+    graph: LayerGraph,
     cut: str,
     first_layers: Callable[[int], int],
     perturbations: tuple[int, int],
     difference: str,
-) -> TrainingGraph:
+) -> LayerGraph:
     """State the plan.
 
     Raises:

@@ -30,7 +30,7 @@ import torch
 from torch.fx import Node
 
 from zoexport.core.errors import VerifyError
-from zoexport.core.types import Program, Stage, TrainingGraph, Value
+from zoexport.core.types import LayerGraph, Program, Stage, Value
 from zoexport.ir.attentions import (
     Attention,
     OtherAttention,
@@ -61,7 +61,7 @@ _CLOSE = 1e-4
 """Of a bias, for each token of distance: products of positions are rounded."""
 
 
-def cache_attention(graph: TrainingGraph, context: int) -> TrainingGraph:
+def cache_attention(graph: LayerGraph, context: int) -> LayerGraph:
     """Rewrite every layer of a split graph for rows of one sequence.
 
     Args:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from zoexport.core.errors import VerifyError, first_line
-from zoexport.core.types import Program, Stage, TrainingGraph
+from zoexport.core.types import LayerGraph, Program, Stage
 from zoexport.ir.graphs import arguments, copy_program, is_call, zo
 from zoexport.ir.lengths import set_length
 from zoexport.passes.check_stages import trial_value
@@ -23,7 +23,7 @@ _AT_ONCE, _ALONE = 7, 4
 _LONGEST = 64
 
 
-def check_cached(before: TrainingGraph, graph: TrainingGraph) -> None:
+def check_cached(before: LayerGraph, graph: LayerGraph) -> None:
     """Compare every layer with what it was.
 
     Args:
@@ -39,7 +39,7 @@ def check_cached(before: TrainingGraph, graph: TrainingGraph) -> None:
             _check(before, captured, graph, graph.programs[stage.forward])
 
 
-def _check(before: TrainingGraph, stage: Stage, graph: TrainingGraph, cached: Program) -> None:
+def _check(before: LayerGraph, stage: Stage, graph: LayerGraph, cached: Program) -> None:
     windows = [
         arguments(node)[9]
         for node in cached.module.graph.nodes
@@ -73,7 +73,7 @@ def _check(before: TrainingGraph, stage: Stage, graph: TrainingGraph, cached: Pr
 
 
 def _piecewise(
-    graph: TrainingGraph, cached: Program, given: dict[str, torch.Tensor], at_once: int
+    graph: LayerGraph, cached: Program, given: dict[str, torch.Tensor], at_once: int
 ) -> list[torch.Tensor]:
     caches = {
         value.name: torch.zeros(value.sizes()) for value in cached.inputs if value.role == "cache"

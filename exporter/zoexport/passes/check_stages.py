@@ -13,7 +13,7 @@ import torch
 from torch.fx import Node
 
 from zoexport.core.errors import ModelError, VerifyError
-from zoexport.core.types import Program, TrainingGraph, Value
+from zoexport.core.types import LayerGraph, Program, Value
 from zoexport.ir.graphs import aten, copy_program, is_call, operand, placeholders, shape_of
 from zoexport.ir.lengths import FixedLength, set_length, set_rows
 from zoexport.passes.split_layers import HEAD
@@ -24,7 +24,7 @@ _TOKENS = 97
 """Most rows of the token embedding that stands in for the model's."""
 
 
-def check_stages(graph: TrainingGraph) -> TrainingGraph:
+def check_stages(graph: LayerGraph) -> LayerGraph:
     """Try every program at another length.
 
     Raises:
@@ -40,7 +40,7 @@ def check_stages(graph: TrainingGraph) -> TrainingGraph:
     return graph
 
 
-def _check_causal(graph: TrainingGraph, program: Program) -> None:
+def _check_causal(graph: LayerGraph, program: Program) -> None:
     one = copy_program(program, program.name)
     set_rows(one, graph.rows, 1)
     given = {value.name: trial_value(graph, one, value) for value in one.inputs}
@@ -63,7 +63,7 @@ def _check_causal(graph: TrainingGraph, program: Program) -> None:
             )
 
 
-def _check(graph: TrainingGraph, program: Program) -> None:
+def _check(graph: LayerGraph, program: Program) -> None:
     whole = copy_program(program, program.name)
     try:
         set_rows(whole, graph.rows, 1)
@@ -92,14 +92,14 @@ def _check(graph: TrainingGraph, program: Program) -> None:
             raise FixedLength
 
 
-def _first(graph: TrainingGraph, value: Value, tensor: torch.Tensor) -> torch.Tensor:
+def _first(graph: LayerGraph, value: Value, tensor: torch.Tensor) -> torch.Tensor:
     """The first half of a value along its axis of positions, dimension 1 in most models."""
     axes = [1, *range(len(value.shape))]
     axis = next((axis for axis in axes if value.shape[axis] == graph.length), None)
     return tensor if axis is None else tensor.narrow(axis, 0, graph.length // 2)
 
 
-def trial_value(graph: TrainingGraph, program: Program, value: Value) -> torch.Tensor:
+def trial_value(graph: LayerGraph, program: Program, value: Value) -> torch.Tensor:
     """A value to try a split graph's program on.
 
     Constants as they are, everything else random: what a program says of positions does not hang on weights.

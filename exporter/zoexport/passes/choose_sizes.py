@@ -23,7 +23,7 @@ import torch
 from torch.fx import Node
 
 from zoexport.core.errors import VerifyError
-from zoexport.core.types import Program, TrainingGraph
+from zoexport.core.types import LayerGraph, Program
 from zoexport.ir.graphs import (
     QUANTIZED_LINEARS,
     RESHAPES,
@@ -48,8 +48,8 @@ _OVER_THE_LAST = (aten.mean, aten.layer_norm, aten.rms_norm, aten.amax, aten.sof
 
 
 def choose_sizes(
-    graph: TrainingGraph, *, rows: int, lengths: list[int], label_rows: int
-) -> TrainingGraph:
+    graph: LayerGraph, *, rows: int, lengths: list[int], label_rows: int
+) -> LayerGraph:
     """Replace each program by its sized ones.
 
     Args:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import dataclasses
 
 from zoexport.core.errors import VerifyError
-from zoexport.core.types import Program, TrainingGraph
+from zoexport.core.types import LayerGraph, Program
 from zoexport.ir.graphs import copy_program
 from zoexport.ir.lengths import position_axes, set_length
 from zoexport.ir.shapes import record_shapes
@@ -30,7 +30,7 @@ from zoexport.passes.choose_sizes import rows_alone
 from zoexport.passes.split_layers import HEAD
 
 
-def decode_sizes(graph: TrainingGraph, lengths: list[int]) -> TrainingGraph:
+def decode_sizes(graph: LayerGraph, lengths: list[int]) -> LayerGraph:
     """Replace each program of a split graph for rows of one sequence by its sized ones.
 
     Args:

@@ -30,7 +30,7 @@ from torch.fx import Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from zoexport.core.interpreted import InterpretedGraph
-from zoexport.core.types import Program, TrainingGraph, Value
+from zoexport.core.types import LayerGraph, Program, Value
 from zoexport.ir.decompose import core_decompositions
 from zoexport.ir.graphs import (
     aten,
@@ -57,7 +57,7 @@ _BACKWARD_OPERATORS = (
 )
 
 
-def differentiate(graph: TrainingGraph) -> TrainingGraph:
+def differentiate(graph: LayerGraph) -> LayerGraph:
     """Add the backward programs, and name them in the stages."""
     trainable = {slot.name for slot in graph.slots if slot.role == "trainable"}
     first = next(
@@ -74,7 +74,7 @@ def differentiate(graph: TrainingGraph) -> TrainingGraph:
     return graph
 
 
-def trained_inputs(graph: TrainingGraph) -> dict[str, set[str]]:
+def trained_inputs(graph: LayerGraph) -> dict[str, set[str]]:
     """The inputs that are trained, by family of the programs that have a backward program."""
     trainable = {slot.name for slot in graph.slots if slot.role == "trainable"}
     return {

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from zoexport.core.errors import VerifyError
-from zoexport.core.types import Program, Slot, TrainingGraph, Value, whole_model
+from zoexport.core.types import Program, Slot, TrainingGraph, Value
 from zoexport.ir.graphs import (
     add_input,
     aten,
@@ -122,7 +122,6 @@ def _zeroth_order(graph: TrainingGraph, queries: int, form: _Form) -> TrainingGr
     set_outputs(program, results)
     program.module.graph.eliminate_dead_code()
     graph.programs["train"] = program
-    graph.stages = [whole_model("train")]
     graph.copies = form.copies
     return graph
 

@@ -28,7 +28,7 @@ from collections.abc import Callable
 import torch
 from torch.fx import Node
 
-from zoexport.core.types import Program, Stage, TrainingGraph
+from zoexport.core.types import LayerGraph, Program, Stage
 from zoexport.ir.attentions import (
     Attention,
     OtherAttention,
@@ -50,7 +50,7 @@ _Seen = tuple[bool, int]
 """Whether attention is causal, and its window."""
 
 
-def fuse_attention(graph: TrainingGraph) -> TrainingGraph:
+def fuse_attention(graph: LayerGraph) -> LayerGraph:
     """Rewrite every layer of a split graph whose rows are bound."""
     known: dict[tuple[str, ...], tuple[_Seen | None, ...]] = {}
 
@@ -71,12 +71,12 @@ def fuse_attention(graph: TrainingGraph) -> TrainingGraph:
     return graph
 
 
-def _attentions(graph: TrainingGraph, program: Program) -> list[Attention | None]:
+def _attentions(graph: LayerGraph, program: Program) -> list[Attention | None]:
     """Those of a program; None for one of another kind."""
     return [_known(graph, program, node) for node in softmaxes(program, graph.length)]
 
 
-def _known(graph: TrainingGraph, program: Program, softmax: Node) -> Attention | None:
+def _known(graph: LayerGraph, program: Program, softmax: Node) -> Attention | None:
     try:
         attention = attention_of(program, softmax)
     except OtherAttention:
@@ -93,7 +93,7 @@ def _known(graph: TrainingGraph, program: Program, softmax: Node) -> Attention |
 
 
 def _seen(
-    graph: TrainingGraph, attention: Attention | None, values: Callable[[Node], torch.Tensor]
+    graph: LayerGraph, attention: Attention | None, values: Callable[[Node], torch.Tensor]
 ) -> _Seen | None:
     """What the constants of one stage let a query see, where the operator can say it."""
     if attention is None:

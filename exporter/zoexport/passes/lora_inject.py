@@ -84,9 +84,9 @@ def lora_inject(
 def first_a(
     graph: TrainingGraph, module: str, number: int, shape: tuple[int, int], seed: int
 ) -> torch.Tensor:
-    """The first values of a module's A: those of ``graph.directions``, or :func:`drawn_a`."""
-    if graph.directions is not None:
-        return graph.directions[module]
+    """The first values of a module's A: those of ``graph.measured.directions``, or :func:`drawn_a`."""
+    if graph.measured.directions is not None:
+        return graph.measured.directions[module]
     return drawn_a(number, shape, seed)
 
 

@@ -24,7 +24,7 @@ import torch
 
 from zoexport.core.errors import VerifyError
 from zoexport.core.grid import pair_table
-from zoexport.core.types import Program, Slot, TrainingGraph, Value
+from zoexport.core.types import LayerGraph, Program, Slot, Value
 from zoexport.ir.frozen import values
 from zoexport.ir.graphs import (
     add_input,
@@ -49,14 +49,14 @@ _PRODUCTS = {zo.linear_int4: zo.grid_linear_int4, zo.linear_int8: zo.grid_linear
 
 
 def perturb_codes(
-    graph: TrainingGraph,
+    graph: LayerGraph,
     modules: Sequence[str],
     *,
     queries: int,
     eps: float,
     bits: int,
     estimator: str,
-) -> TrainingGraph:
+) -> LayerGraph:
     """Train the codes of every module's weight.
 
     Args:
@@ -101,7 +101,7 @@ def perturb_codes(
     return graph
 
 
-def _part_stages(graph: TrainingGraph, trained: Collection[str]) -> None:
+def _part_stages(graph: LayerGraph, trained: Collection[str]) -> None:
     """Give stages that train other weights than the first of their program does a program of their own."""
     for program in list(graph.programs.values()):
         codes = [value.name for value in program.weights() if value.name.endswith(f".{CODES}")]
@@ -128,14 +128,14 @@ def _not_alone(name: str) -> VerifyError:
     )
 
 
-def _slot(graph: TrainingGraph, name: str, number: int) -> Slot:
+def _slot(graph: LayerGraph, name: str, number: int) -> Slot:
     codes = graph.weights[f"{name}.{CODES}"]
     dtype = str(codes.dtype).removeprefix("torch.")
     module = name.removesuffix(".weight")
     return Slot(f"{name}.{CODES}", "trainable", dtype, tuple(codes.shape), number, module)
 
 
-def _take(graph: TrainingGraph, name: str, step: float) -> float:
+def _take(graph: LayerGraph, name: str, step: float) -> float:
     """Codes become the slot's first value, and scales a tensor that needs no reading.
 
     Args:

@@ -20,7 +20,7 @@ import torch
 from torch.fx import Node
 
 from zoexport.core import int4
-from zoexport.core.types import Program, TrainingGraph, Value
+from zoexport.core.types import LayerGraph, Program, Value
 from zoexport.ir.graphs import (
     add_input,
     arguments,
@@ -36,8 +36,8 @@ from zoexport.passes.quantize_weights import embedding_int8
 
 
 def quantize_stages(
-    graph: TrainingGraph, *, weights: str, group_size: int, int8: Collection[str] = ()
-) -> TrainingGraph:
+    graph: LayerGraph, *, weights: str, group_size: int, int8: Collection[str] = ()
+) -> LayerGraph:
     """Quantize what the stages bind.
 
     Args:
@@ -70,7 +70,7 @@ def _module(local: str) -> str:
     return local.removesuffix(".weight").rpartition(".")[2]
 
 
-def _is_quantizable(graph: TrainingGraph, program: Program, name: str, node: Node) -> bool:
+def _is_quantizable(graph: LayerGraph, program: Program, name: str, node: Node) -> bool:
     if name not in graph.parameters or len(node.meta["val"].shape) != 2 or not node.users:
         return False
     tokens = placeholders(program).get("tokens")
@@ -82,7 +82,7 @@ def _is_quantizable(graph: TrainingGraph, program: Program, name: str, node: Nod
 
 
 def _declare(
-    graph: TrainingGraph, name: str, weights: str, group_size: int
+    graph: LayerGraph, name: str, weights: str, group_size: int
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Codes and scales of a weight among the graph's weights, without values: dtype and shape of each."""
     rows, width = graph.weights[name].shape

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 
 from torch.fx import Node
 
-from zoexport.core.types import Program, TrainingGraph
+from zoexport.core.types import LayerGraph, Program
 from zoexport.ir.graphs import aten, call, is_call, operand, placeholders, zo
 
 MINIMUM_GAIN = 2.0
@@ -36,7 +36,7 @@ def pays(gains: Iterable[float]) -> bool:
     return math.fsum(map(math.log, found)) >= len(found) * math.log(MINIMUM_GAIN)
 
 
-def rotate_inputs(graph: TrainingGraph) -> TrainingGraph:
+def rotate_inputs(graph: LayerGraph) -> LayerGraph:
     """Rotate what quantized layers read, and note which weights are stored rotated."""
     rotated: set[str] = set()
     for program in graph.programs.values():
@@ -47,12 +47,12 @@ def rotate_inputs(graph: TrainingGraph) -> TrainingGraph:
     return graph
 
 
-def _rotate_layers(graph: TrainingGraph, program: Program) -> set[str]:
+def _rotate_layers(graph: LayerGraph, program: Program) -> set[str]:
     """Rotate what the layers of a program read; the weights of all stages that call it."""
     nodes = program.module.graph
     names = {node: name for name, node in placeholders(program).items()}
     turned: dict[Node, Node] = {}
-    known = graph.gains or {}
+    known = graph.measured.gains or {}
     found: set[str] = set()
     for node in list(nodes.nodes):
         if not is_call(node, zo.linear_int4, zo.linear_int8):
@@ -70,7 +70,7 @@ def _rotate_layers(graph: TrainingGraph, program: Program) -> set[str]:
     return found
 
 
-def _rotate_tables(graph: TrainingGraph, program: Program, rotated: set[str]) -> None:
+def _rotate_tables(graph: LayerGraph, program: Program, rotated: set[str]) -> None:
     """Turn the rows of a table back that is a layer's weight too."""
     nodes = program.module.graph
     names = {node: name for name, node in placeholders(program).items()}

@@ -25,7 +25,7 @@ from torch.fx import Node
 
 from zoexport.core.activation_grids import Format, int8
 from zoexport.core.errors import VerifyError
-from zoexport.core.types import Program, Stage, TrainingGraph, Value
+from zoexport.core.types import LayerGraph, Program, Stage, Value
 from zoexport.ir.graphs import add_input, aten, call, is_call, keep_path, operand, placeholders, zo
 
 FORMAT = "quzo.activation."
@@ -33,8 +33,8 @@ FORMAT = "quzo.activation."
 
 
 def round_activations(
-    graph: TrainingGraph, modules: Sequence[str], formats: Mapping[str, Format] | None
-) -> TrainingGraph:
+    graph: LayerGraph, modules: Sequence[str], formats: Mapping[str, Format] | None
+) -> LayerGraph:
     """Round what the layers ``modules`` read; ``graph.rounded`` says afterwards which format is whose.
 
     Args:
@@ -64,7 +64,7 @@ def round_activations(
 
 
 def _rewrite(
-    graph: TrainingGraph, program: Program, stages: list[Stage], wanted: Mapping[str, Format]
+    graph: LayerGraph, program: Program, stages: list[Stage], wanted: Mapping[str, Format]
 ) -> dict[str, str]:
     """Round in one program; by parameter of a layer whose input is rounded, the weight with its format."""
     named = {node: local for local, node in placeholders(program).items()}
@@ -99,7 +99,7 @@ def _rewrite(
 
 
 def _bound(
-    graph: TrainingGraph,
+    graph: LayerGraph,
     program: Program,
     stages: list[Stage],
     local: str,

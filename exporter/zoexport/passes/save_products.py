@@ -28,7 +28,7 @@ import networkx
 import torch
 from torch.fx import Node
 
-from zoexport.core.types import Program, TrainingGraph, Value
+from zoexport.core.types import LayerGraph, Program, Value
 from zoexport.ir.graphs import (
     add_input,
     aten,
@@ -50,7 +50,7 @@ _SIMPLE = (aten.add, aten.sub, aten.mul)
 _IN, _OUT, _SOURCE, _SINK = "in", "out", "source", "sink"
 
 
-def save_products(graph: TrainingGraph) -> TrainingGraph:
+def save_products(graph: LayerGraph) -> LayerGraph:
     """Add the pairs, and name them in the stages."""
     wanted = trained_inputs(graph)
     wanted.pop(HEAD, None)

@@ -31,7 +31,14 @@ from torch.fx import Graph, Node
 
 from zoexport.core.errors import VerifyError
 from zoexport.core.interpreted import InterpretedGraph
-from zoexport.core.types import Program, Stage, TrainingGraph, Value
+from zoexport.core.types import (
+    LayerGraph,
+    ModelGraph,
+    Program,
+    Stage,
+    TrainingGraph,
+    Value,
+)
 from zoexport.ir.graphs import (
     arguments,
     aten,
@@ -46,8 +53,8 @@ from zoexport.ir.segments import layer_of, layer_stack, segments
 EMBEDDING, HEAD = "embedding", "head"
 
 
-def split_layers(graph: TrainingGraph) -> TrainingGraph:
-    """Replace ``forward`` by the distinct programs and ``graph.stages``."""
+def split_layers(graph: ModelGraph) -> LayerGraph:
+    """Replace ``forward`` by the distinct programs, which stages apply."""
     whole = graph.programs.pop("forward")
     stack = layer_stack(whole)
     alone = _of_tokens_alone(graph, whole)
@@ -55,7 +62,7 @@ def split_layers(graph: TrainingGraph) -> TrainingGraph:
     passed = [(value, node) for value, node in _named(whole) if value.role == "tokens"]
     families: dict[Any, str] = {}
     scalars = _scalars(graph, whole)
-    graph.stages = []
+    stages: list[Stage] = []
     _store_masks_as_numbers(graph)
     for number, nodes in enumerate(parts):
         if number == len(parts) - 1:
@@ -72,9 +79,9 @@ def split_layers(graph: TrainingGraph) -> TrainingGraph:
             family = families.setdefault(_identity(program), f"layer.{len(families)}")
         program.name = program.family = family
         graph.programs.setdefault(family, program)
-        graph.stages.append(Stage(part.stage, family, None, part.bind))
+        stages.append(Stage(part.stage, family, None, part.bind))
         passed = results
-    return graph
+    return graph.in_stages(stages)
 
 
 def _of_tokens_alone(graph: TrainingGraph, program: Program) -> set[Node]:

@@ -17,11 +17,11 @@ from __future__ import annotations
 import dataclasses
 
 from zoexport.core.errors import VerifyError
-from zoexport.core.types import Program, Slot, TrainingGraph
+from zoexport.core.types import LayerGraph, Program, Slot
 from zoexport.ir.frozen import values
 
 
-def weights_as_state(graph: TrainingGraph) -> TrainingGraph:
+def weights_as_state(graph: LayerGraph) -> LayerGraph:
     """Make every parameter that a stage reads a trainable slot.
 
     Args:
@@ -48,7 +48,7 @@ def weights_as_state(graph: TrainingGraph) -> TrainingGraph:
     return graph
 
 
-def _as_state(graph: TrainingGraph, program: Program) -> set[str]:
+def _as_state(graph: LayerGraph, program: Program) -> set[str]:
     """Turn a program's parameters into state; their names in the model."""
     stages = graph.stages_of(program)
     found: set[str] = set()

@@ -15,7 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from zoexport.core import int4
-from zoexport.core.types import LoweringMemory, Program, TrainingGraph
+from zoexport.core.types import (
+    LayerGraph,
+    LoweringMemory,
+    Program,
+    TrainingGraph,
+)
 from zoexport.ir.frozen import PIECE, bound_weights
 from zoexport.ir.lengths import row_lengths
 
@@ -65,7 +70,7 @@ def compiling(
         "tokenizer": _TOKENIZER * tokenizer,
         "captured model": _CAPTURED_NODE * _nodes(captured),
     }
-    if graph.whole:
+    if not isinstance(graph, LayerGraph):
         every = sum(graph.weights[name].numel() for name in graph.parameters)
         packed = round(lowering.packed[weights] * every)
         programs = lowering.base + lowering.node * _nodes(graph)
@@ -94,7 +99,7 @@ def _nodes_of(program: Program) -> int:
     return len(program.module.graph.nodes)
 
 
-def _written(graph: TrainingGraph) -> int:
+def _written(graph: LayerGraph) -> int:
     """Bytes of the weight that takes the most while some of its rows are read, quantized and written."""
     most = 0
     for name, elements, quantized in _matrices(graph, bound_weights(graph)):
@@ -108,7 +113,7 @@ def _written(graph: TrainingGraph) -> int:
     return most
 
 
-def _tried(graph: TrainingGraph) -> int:
+def _tried(graph: LayerGraph) -> int:
     """Bytes of a layer's largest matrix, laid out for a product; embeddings and the head are not tried whole."""
     bound = {name for stage in graph.stages[1:-1] for name in stage.bind.values()}
     sizes = [elements for _, elements, _ in _matrices(graph, bound)]

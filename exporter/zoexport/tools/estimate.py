@@ -13,7 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from zoexport.core.step_plan import StepPlan
-from zoexport.core.types import Footprint, TrainingGraph
+from zoexport.core.types import (
+    Footprint,
+    LayerGraph,
+    Stage,
+    TrainingGraph,
+)
 from zoexport.ir.counts import product_flops
 from zoexport.ir.frozen import bound_weights
 
@@ -133,7 +138,10 @@ class _Parts:
         labels: int | None,
     ) -> None:
         self.graph = graph
-        self.stages = graph.stages
+        split = graph if isinstance(graph, LayerGraph) else None
+        self.split = split
+        whole = "train" if "train" in graph.programs else "forward"
+        self.stages = [Stage("model", whole, None, {})] if split is None else split.stages
         self.footprints = footprints
         self.settings = settings
         self.step = graph.step
@@ -198,7 +206,7 @@ class _Parts:
         if cached := self.settings["hidden_state_cache_mb"] * 1_000_000:
             mapped["rows of frozen layers"] = cached
             scratch += cached
-        flops, moved = self._step(order, weights if self.graph.whole else 0)
+        flops, moved = self._step(order, weights if self.split is None else 0)
         return Estimate(
             {name: size for name, size in anonymous.items() if size},
             {name: size for name, size in mapped.items() if size},
@@ -215,8 +223,8 @@ class _Parts:
 
     def _weights(self) -> int:
         """Bytes of the frozen weights; those of whole programs are quantized with their values, not yet: matrices."""
-        if not self.graph.whole:
-            return sum(self.graph.weights[name].nbytes for name in bound_weights(self.graph))
+        if self.split is not None:
+            return sum(self.graph.weights[name].nbytes for name in bound_weights(self.split))
         kind, group = self.settings["weights"], self.settings["group_size"]
         total = 0
         for name, tensor in self.graph.weights.items():
@@ -320,8 +328,8 @@ class _Parts:
             name: times * product_flops(self.graph.programs[name]) for name, times in runs.items()
         }
         for name in self._heads() & flops.keys():
-            if self.footprints[name].skips_zero_rows:
-                rows = self._chunks() * self.graph.label_rows
+            if self.split is not None and self.footprints[name].skips_zero_rows:
+                rows = self._chunks() * self.split.label_rows
                 flops[name] = flops[name] * self._entries() // rows
         return (
             calls * sum(flops.values()),
@@ -336,11 +344,11 @@ class _Parts:
 
     def _chunks(self) -> int:
         """Calls of the head for a call of the layers, whose copies' entries share them."""
-        return 1 if self.graph.whole else -(-self._entries() // self.graph.label_rows)
+        return 1 if self.split is None else -(-self._entries() // self.split.label_rows)
 
     def _heads(self) -> set[str]:
         """The programs of a split graph's output head."""
-        if self.graph.whole:
+        if self.split is None:
             return set()
         stage = self.stages[-1]
         return {self._program(family) for family in (stage.forward, stage.backward) if family}
@@ -392,9 +400,9 @@ class _Parts:
                 yield from self._probes(step, level + 1, chunks)
 
     def _read_weights(self, total: int) -> tuple[StageWeights, ...]:
-        if self.graph.whole:
+        if self.split is None:
             return ((("weights", total),),)
-        sizes = {name: self.graph.weights[name].nbytes for name in bound_weights(self.graph)}
+        sizes = {name: self.graph.weights[name].nbytes for name in bound_weights(self.split)}
         read = [
             tuple((name, sizes[name]) for name in stage.bind.values() if name in sizes)
             for stage in self.stages

@@ -81,7 +81,7 @@ def _rounding(config: Any, targets: list[str]) -> tuple[Pass, ...]:
     rounding = Pass(
         "round_activations",
         lambda graph: round_activations(
-            graph, list(graph.activations or targets), graph.activations
+            graph, list(graph.measured.activations or targets), graph.measured.activations
         ),
         "finds layers by their weights, which stages bind",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -10,13 +9,13 @@ from transformers import AutoModelForCausalLM, GPTNeoConfig, GraniteMoeHybridCon
 
 from tests.support.tiny_models import LLAMA_LIKE
 from zoexport.compiler import build
-from zoexport.compiler.decoding import Generating, generating_graph, notes
-from zoexport.core.types import TrainingGraph
+from zoexport.compiler.decoding import Generating, generating_graph
+from zoexport.core.types import LayerGraph
 from zoexport.ir.capture import capture
 from zoexport.ir.graphs import arguments, is_call, zo
 
 
-def _made(config: Any, **settings: Any) -> tuple[build.Plan, TrainingGraph | Generating]:
+def _made(config: Any, **settings: Any) -> tuple[build.Plan, LayerGraph | Generating]:
     """Return the programs that a bundle of a model generates with, or why there are none."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(
@@ -27,7 +26,7 @@ def _made(config: Any, **settings: Any) -> tuple[build.Plan, TrainingGraph | Gen
     planned = build.plan("mebp", "host", given)
     # As when a bundle is compiled, the same model is captured twice.
     graph = capture(model, 24)
-    return planned, generating_graph(planned, SimpleNamespace(model=model), graph, lambda *_: None)
+    return planned, generating_graph(planned, model, graph, lambda *_: None)
 
 
 def test_longrope_generates_up_to_its_original_length() -> None:
@@ -36,7 +35,7 @@ def test_longrope_generates_up_to_its_original_length() -> None:
     rope["original_max_position_embeddings"] = 32
     config = Phi3Config(**LLAMA_LIKE, rope_parameters=rope, original_max_position_embeddings=32)
     _, made = _made(config)
-    assert isinstance(made, TrainingGraph)
+    assert isinstance(made, LayerGraph)
     assert made.max_labels == 32
 
 
@@ -49,7 +48,7 @@ def test_masks_that_replace_scores_by_a_number_are_known() -> None:
         max_position_embeddings=128,
     )
     _, made = _made(config)
-    assert isinstance(made, TrainingGraph)
+    assert isinstance(made, LayerGraph)
     calls = [
         arguments(node)[9]
         for program in made.programs.values()
@@ -72,11 +71,11 @@ def test_a_model_that_cannot_generate_says_why_in_words() -> None:
     )
     planned, made = _made(hybrid)
     assert isinstance(made, Generating)
-    assert notes(planned, made) == [
+    assert made.notes(planned.config) == [
         "GraniteMoeHybridForCausalLM can be trained but does not generate text, which takes "
         "layers whose tokens see each other through attention alone: export what was trained "
         "(zoexport adapter export) and generate with transformers"
     ]
     planned, made = _made(hybrid, generate=False)
     assert isinstance(made, Generating)
-    assert notes(planned, made) == []
+    assert made.notes(planned.config) == []

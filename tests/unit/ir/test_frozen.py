@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from tests.support.splits import Layer, small
 from zoexport.core import int4
-from zoexport.core.types import Pack, TrainingGraph
+from zoexport.core.types import LayerGraph, Pack
 from zoexport.ir import frozen
 from zoexport.models.weights import LoadedWeights
 from zoexport.targets.mlx.packing import pack
@@ -49,7 +49,7 @@ def piece(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
 
 
 @pytest.fixture
-def made(weights: str) -> tuple[TrainingGraph, Reader, dict[str, torch.Tensor]]:
+def made(weights: str) -> tuple[LayerGraph, Reader, dict[str, torch.Tensor]]:
     """A graph, its model, and what the file is to hold."""
     model, graph = small(
         [Tabled(), Tabled()], "score_labels", targets=LAYERS[:1], weights=weights, tied=True
@@ -70,7 +70,7 @@ def made(weights: str) -> tuple[TrainingGraph, Reader, dict[str, torch.Tensor]]:
 
 
 def written(
-    graph: TrainingGraph,
+    graph: LayerGraph,
     reader: Reader | None,
     folder: Path,
     names: list[str] | None = None,
@@ -126,7 +126,7 @@ def test_packed_in_pieces_as_at_once(made: Any, weights: str, piece: int, tmp_pa
 def test_weights_with_values_are_written_by_name(tmp_path: Path) -> None:
     values = {"a": torch.arange(6.0).view(2, 3), "b": torch.arange(3), "c": torch.zeros(2)}
     values["number"] = torch.tensor(2.0)
-    graph = TrainingGraph({}, values, [], {}, max_length=8, length=8, rows=1)
+    graph = LayerGraph({}, values, [], {}, max_length=8, length=8, rows=1)
     found = written(graph, None, tmp_path, ["b", "number", "a"])
     assert found.keys() == {"a", "b", "number"}
     assert all(torch.equal(found[name], values[name]) for name in found)

@@ -10,6 +10,7 @@ from tests.support.graphs import VOCAB, WIDTH, captured, tokens
 from zoexport.core import rng
 from zoexport.core.errors import ConfigError, VerifyError
 from zoexport.core.lora_scaling import LoraScaling
+from zoexport.core.types import Measured
 from zoexport.ir.interpret import interpret
 from zoexport.passes.lora_inject import A_TENSOR_IDS, lora_inject
 
@@ -49,7 +50,7 @@ def test_slots_name_their_module_and_noise() -> None:
 def test_directions_take_the_place_of_drawn_numbers() -> None:
     _, graph = captured(_model())
     measured = torch.linspace(-1, 1, WIDTH * 2).view(WIDTH, 2)
-    graph.directions = {"body.0": measured, "body.2": 2 * measured}
+    graph.measured = Measured(directions={"body.0": measured, "body.2": 2 * measured})
     lora_inject(graph, ["body.2", "body.0"], LoraScaling(2, 2), seed=7)
     assert torch.equal(graph.initial["lora_A.body.0"], measured)
     assert torch.equal(graph.initial["lora_A.body.2"], 2 * measured)

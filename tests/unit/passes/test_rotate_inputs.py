@@ -12,7 +12,7 @@ from tests.support.graphs import WIDTH, SmallModel, operators
 from tests.support.splits import LENGTH, Layer, state
 from zoexport.compiler.build import plan
 from zoexport.core import hadamard
-from zoexport.core.types import Program, TrainingGraph
+from zoexport.core.types import Measured, Program, TrainingGraph
 from zoexport.ir.capture import capture
 from zoexport.ir.frozen import materialize
 from zoexport.ir.graphs import aten, is_call, operand, placeholders, zo
@@ -66,7 +66,7 @@ def _graph(
     order = [step for step in order if step.name != "round_inputs"]
     captured = capture(model, LENGTH)
     names = {name for name, _ in model.named_modules()}
-    captured.gains = dict.fromkeys(names, 4.0) if gains is None else gains
+    captured.measured = Measured(gains=dict.fromkeys(names, 4.0) if gains is None else gains)
     graph = run_passes(captured, order, lambda *_: None)
     materialize(graph, LoadedWeights(model))
     return graph

@@ -25,7 +25,7 @@ import math
 import torch
 from torch.fx import Node
 
-from zoexport.core.types import Program, Stage, TrainingGraph
+from zoexport.core.types import LayerGraph, Program, Stage
 from zoexport.ir.graphs import (
     arguments,
     aten,
@@ -42,7 +42,7 @@ _TOGETHER = 1024
 """Chosen weights whose products are held at a time."""
 
 
-def write_chosen_products(graph: TrainingGraph) -> None:
+def write_chosen_products(graph: LayerGraph) -> None:
     """Rewrite the programs of stages, whose noise is an input; sizes are numbers. Stages bind the new weights."""
     replaced: list[tuple[Stage, set[str]]] = []
     for program in graph.programs.values():
@@ -65,7 +65,7 @@ class _Products:
         replaced: the names of the inputs whose place the new weights take.
     """
 
-    graph: TrainingGraph
+    graph: LayerGraph
     program: Program
     stages: list[Stage]
     replaced: set[str] = dataclasses.field(default_factory=set)

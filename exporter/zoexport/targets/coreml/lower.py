@@ -13,8 +13,17 @@ from coremltools.converters.mil.mil import Function
 from coremltools.converters.mil.mil import Program as Package
 
 from zoexport.core.errors import LoweringError, first_line
-from zoexport.core.types import Lowered, Progress, TrainingGraph
-from zoexport.ir.graphs import copy_program, identifier
+from zoexport.core.types import (
+    LayerGraph,
+    Lowered,
+    Progress,
+    TrainingGraph,
+)
+from zoexport.ir.graphs import (
+    copy_graph,
+    copy_program,
+    identifier,
+)
 from zoexport.ir.noise import without_noise
 from zoexport.targets.cached_attention import write_cached_attention
 from zoexport.targets.coreml.filling import Converted, PackageFiller
@@ -34,11 +43,12 @@ _NOTE = "A Core ML package for iOS 18 and macOS 15; compared op by op by an eval
 def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half: bool) -> Lowered:
     """Lower every stage, or every whole program, of ``graph`` into the package; rows have the longest length.
 
-    ``graph`` becomes what the bundle says: its stages name their own programs and bind slots alone.
+    Stages of the bundle name their own programs and bind slots alone.
 
     Raises:
         LoweringError: an operator that has no form in Core ML, or coremltools refused the package.
     """
+    graph = copy_graph(graph)
     parts = parts_of(graph)
     narrow = {part.like: half and not has_kink(part.program) for part in parts}
     package = folder / PACKAGE
@@ -51,6 +61,7 @@ def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half
     wide = half and not all(narrow.values())
     return Lowered(
         "coreml",
+        graph,
         entries,
         packing=packing_of(graph, "fp16" if half else "fp32"),
         notes=[_NOTE, *([WIDE] if wide else [])],
@@ -60,19 +71,17 @@ def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half
 
 
 def lower_generating(
-    graph: TrainingGraph, folder: Path, progress: Progress, *, half: bool, staged: bool
+    graph: LayerGraph, folder: Path, progress: Progress, *, half: bool, staged: bool
 ) -> Lowered:
     """Add the stages that generate, for each length, to the package that ``lower_coreml`` wrote; weights are there.
 
     Args:
         half: whether that computes in fp16 where it can. staged: whether it has functions of stages.
 
-    Returns:
-        The graph's stages name their own programs and bind slots and tables alone.
-
     Raises:
         LoweringError: as ``lower_coreml``.
     """
+    graph = copy_graph(graph)
     # As the functions that train, since scales and other constants are of the type that a function computes in.
     wide = {name for name, program in graph.programs.items() if has_kink(program)}
     wide = {*graph.programs} if wide and not staged else wide
@@ -88,7 +97,7 @@ def lower_generating(
         filler.merge(package)
     _fill(filler, parts, narrow, converted, progress)
     filler.save()
-    return Lowered("coreml", [program_entry(part.program, SPECIFICATION) for part in parts])
+    return Lowered("coreml", graph, [program_entry(part.program, SPECIFICATION) for part in parts])
 
 
 def _fill(

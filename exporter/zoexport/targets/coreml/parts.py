@@ -8,7 +8,12 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from zoexport.core.types import Program, Stage, TrainingGraph
+from zoexport.core.types import (
+    LayerGraph,
+    Program,
+    Stage,
+    TrainingGraph,
+)
 from zoexport.ir.frozen import stage_values
 from zoexport.ir.graphs import copy_program
 from zoexport.ir.lengths import close_sizes, longest_rows_alone
@@ -43,13 +48,13 @@ class Part:
 def parts_of(graph: TrainingGraph) -> list[Part]:
     """The functions that ``graph`` becomes, a stage's one after the other; rows have the longest length.
 
-    Zeroth-order programs take noise as inputs. ``graph`` becomes what the bundle says: its stages name their own
+    Zeroth-order programs take noise as inputs. A graph of stages becomes what the bundle says: these name their own
     programs and bind slots alone.
     """
-    if graph.whole:
-        return _whole(graph)
-    longest_rows_alone(graph)
-    return stage_parts(graph)
+    if isinstance(graph, LayerGraph):
+        longest_rows_alone(graph)
+        return stage_parts(graph)
+    return _whole(graph)
 
 
 def packing_of(graph: TrainingGraph, scales: str) -> str:
@@ -69,7 +74,7 @@ def _whole(graph: TrainingGraph) -> list[Part]:
     return parts
 
 
-def stage_parts(graph: TrainingGraph, prefix: str = "") -> list[Part]:
+def stage_parts(graph: LayerGraph, prefix: str = "") -> list[Part]:
     """The functions that the stages of a split graph become, of every length that it has programs for.
 
     ``graph`` becomes what the bundle says, as in :func:`parts_of`; of weights its stages bind the tables.

@@ -8,6 +8,7 @@ from zoexport.core.features import Feature
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import (
     Footprint,
+    LayerGraph,
     Lowered,
     Program,
     Progress,
@@ -29,7 +30,7 @@ class CoremlTarget(Target):
         return lower_coreml(graph, folder, progress, half=config.compute == "fp16")
 
     def lower_generating(
-        self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
+        self, graph: LayerGraph, config: TrainingSettings, folder: Path, progress: Progress
     ) -> Lowered:
         """Functions of the same package."""
         from zoexport.targets.coreml.lower import lower_generating

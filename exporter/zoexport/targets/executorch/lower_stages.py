@@ -43,7 +43,7 @@ def lower_stages(
     # What only a result nobody reads needed is no input any more, such as the bias of a layer's last norm backward.
     programs = [program_entry(program, file, program.inputs) for program in fused.values()]
     fallback = {name: _of_the_runtime(program) for name, program in fused.items()}
-    return Lowered("executorch", programs, required, fallback_ops=fallback)
+    return Lowered("executorch", graph, programs, required, fallback_ops=fallback)
 
 
 def lowered_program(program: Program) -> Program:

@@ -8,8 +8,16 @@ from pathlib import Path
 
 import torch
 
-from zoexport.core.types import Lowered, Program, Progress, Stage, TrainingGraph
-from zoexport.ir.graphs import arguments, copy_program, identifier, is_call, zo
+from zoexport.core.types import (
+    LayerGraph,
+    Lowered,
+    ModelGraph,
+    Program,
+    Progress,
+    Stage,
+    TrainingGraph,
+)
+from zoexport.ir.graphs import arguments, copy_graph, copy_program, identifier, is_call, zo
 from zoexport.ir.lengths import close_sizes, row_lengths
 from zoexport.ir.noise import take_noise, without_noise
 from zoexport.targets.cached_attention import write_cached_attention
@@ -21,24 +29,27 @@ _NOTE = "Functions of MLX {version}; another version may refuse to read them"
 
 
 def lower_mlx(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered:
-    """Lower every program of ``graph`` into ``folder``. Its weights become what the functions read.
+    """Lower every program of ``graph`` into ``folder``.
 
     Raises:
         LoweringError: an operator that has no form in MLX.
     """
-    programs = _whole(graph) if graph.whole else _of_stages(graph)
+    graph = copy_graph(graph)
+    programs = _of_stages(graph) if isinstance(graph, LayerGraph) else _whole(graph)
     entries = []
     for file, functions in _written(programs, folder, "", progress):
         # A whole program's file has a trace for each length, and one entry.
         ends = graph.lengths[0], graph.lengths[-1]
-        lengths = None if not graph.whole or len(graph.lengths) == 1 else ends
+        whole = isinstance(graph, ModelGraph)
+        lengths = ends if whole and len(graph.lengths) > 1 else None
         entries += [
             program_entry(function.program, file, function.inputs, lengths=lengths)
-            for function in (functions[-1:] if graph.whole else functions)
+            for function in (functions[-1:] if whole else functions)
         ]
     _store_packed(graph)
     return Lowered(
         "mlx",
+        graph,
         entries,
         packing=_packing(graph),
         notes=[_NOTE.format(version=version("mlx"))],
@@ -47,15 +58,13 @@ def lower_mlx(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered
     )
 
 
-def lower_generating(graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered:
+def lower_generating(graph: LayerGraph, folder: Path, progress: Progress) -> Lowered:
     """Lower the programs that generate into ``folder``, with a trace for each length in the file of a family.
-
-    Returns:
-        The graph's weights become what the functions read, as those of :func:`lower_mlx` do.
 
     Raises:
         LoweringError: an operator that has no form in MLX.
     """
+    graph = copy_graph(graph)
     for program in graph.programs.values():
         write_cached_attention(program)
         without_noise(program)
@@ -66,7 +75,7 @@ def lower_generating(graph: TrainingGraph, folder: Path, progress: Progress) -> 
         for function in functions
     ]
     _store_packed(graph)
-    return Lowered("mlx", entries)
+    return Lowered("mlx", graph, entries)
 
 
 def _unperturbed_integers(program: Program) -> None:
@@ -90,7 +99,7 @@ def _written(
         yield file, functions
 
 
-def _of_stages(graph: TrainingGraph) -> Iterator[Program]:
+def _of_stages(graph: LayerGraph) -> Iterator[Program]:
     """The programs, with noise as an input."""
     for program in graph.programs.values():
         take_noise(graph, program)
@@ -117,7 +126,8 @@ def _store_packed(graph: TrainingGraph) -> None:
         weight = name.removesuffix(".codes")
         parts = pack(graph.weights[name], graph.weights[f"{weight}.scales"])
         graph.weights |= {f"{weight}.{part}": tensor for part, tensor in parts.items()}
-        _bind(graph.stages, weight, parts)
+        if isinstance(graph, LayerGraph):
+            _bind(graph.stages, weight, parts)
 
 
 def _bind(stages: Sequence[Stage], weight: str, parts: dict[str, torch.Tensor]) -> None:

@@ -8,6 +8,7 @@ from zoexport.core.features import Feature
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import (
     Footprint,
+    LayerGraph,
     Lowered,
     LoweringMemory,
     Program,
@@ -30,7 +31,7 @@ class MlxTarget(Target):
         return lower_mlx(graph, folder, progress)
 
     def lower_generating(
-        self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
+        self, graph: LayerGraph, config: TrainingSettings, folder: Path, progress: Progress
     ) -> Lowered:
         """A file of functions for each family of programs."""
         from zoexport.targets.mlx.lower import lower_generating

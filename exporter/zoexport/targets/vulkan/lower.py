@@ -37,6 +37,8 @@ def lower_vulkan(
 ) -> Lowered:
     """Lower every program of ``graph`` into ``folder/model.vulkan.json``, with tensors of fp16 where ``half``.
 
+    The programs of ``graph`` take noise as an input afterwards.
+
     Raises:
         LoweringError: an operator without a shader, or more memory than a device can bind.
     """
@@ -55,6 +57,7 @@ def lower_vulkan(
     (folder / FILE).write_text(json.dumps(content, separators=(",", ":")), "utf-8")
     return Lowered(
         "vulkan",
+        graph,
         [program_entry(calls.program, FILE, calls.program.inputs) for calls in made],
         notes=notes,
     )

@@ -10,6 +10,7 @@ from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import (
     Fallback,
     Footprint,
+    LayerGraph,
     Lowered,
     Progress,
     Target,
@@ -29,17 +30,19 @@ class VulkanTarget(Target):
         self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
     ) -> Lowered:
         """One file of all programs for Vulkan, and one for the CPU."""
+        from zoexport.ir.graphs import copy_graph
         from zoexport.targets.executorch.lower_stages import lower_stages
         from zoexport.targets.executorch.program_file import FILE
         from zoexport.targets.vulkan.lower import lower_vulkan
 
+        graph = copy_graph(graph)
         lowered = lower_vulkan(graph, folder, progress, half=config.compute == "fp16")
         on_cpu = lower_stages(graph, folder, progress)
         fallback = Fallback(on_cpu.engine, FILE)
         return dataclasses.replace(lowered, fallback=fallback, required_ops=on_cpu.required_ops)
 
     def lower_generating(
-        self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
+        self, graph: LayerGraph, config: TrainingSettings, folder: Path, progress: Progress
     ) -> Lowered:
         """The CPU's programs: a call of one token is too little work for a GPU to be worth its start."""
         from zoexport.targets.executorch.lower_stages import lower_stages

@@ -10,7 +10,7 @@ import torch
 from tests.support.graphs import operators
 from tests.support.rows import program
 from tests.support.tiny_models import fixed
-from zoexport.core.types import Program, Stage, TrainingGraph
+from zoexport.core.types import LayerGraph, Program, Stage
 from zoexport.ir.graphs import zo
 from zoexport.targets.coreml.chosen_products import constants_of, write_chosen_products
 
@@ -31,7 +31,7 @@ BIND = {"in2": "values", "in3": "places", "in4": "range."}
 ROLES = {"in2": "state", "in3": "weight", "in4": "weight"}
 
 
-def graph() -> tuple[TrainingGraph, Program]:
+def graph() -> tuple[LayerGraph, Program]:
     """A stage for each layer, of one program."""
     made = program(
         lambda y, x, v, p, r, e, z: zo.sparse_add_mm_given(y, x, v, p, r, e, z, 1400),
@@ -46,7 +46,7 @@ def graph() -> tuple[TrainingGraph, Program]:
     ]
     stages[-1].forward = "head"
     weights = {f"range.{name}": torch.tensor(pair) for name, pair in RANGES.items()}
-    found = TrainingGraph({"layer": made}, {"places": PLACES, **weights}, [], {}, 3, 3, 8)
+    found = LayerGraph({"layer": made}, {"places": PLACES, **weights}, [], {}, 3, 3, 8)
     found.stages = stages
     return found, made
 

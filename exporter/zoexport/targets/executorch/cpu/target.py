@@ -10,6 +10,7 @@ from zoexport.core.features import Feature
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import (
     Footprint,
+    LayerGraph,
     Lowered,
     LoweringMemory,
     Problem,
@@ -64,7 +65,7 @@ class CpuTarget(Target):
         return lower_stages(graph, folder, progress)
 
     def lower_generating(
-        self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
+        self, graph: LayerGraph, config: TrainingSettings, folder: Path, progress: Progress
     ) -> Lowered:
         """One .pte of their own: kernels that read a row of activations as fast as weights come."""
         from zoexport.targets.executorch.lower_stages import lower_stages

@@ -17,6 +17,7 @@ from zoexport.core.config import as_dict
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import Lowered, Progress, TrainingGraph
 from zoexport.ir.capture import quiet
+from zoexport.ir.graphs import copy_graph
 from zoexport.targets.entries import program_entry
 from zoexport.targets.executorch.program_file import FILE, refused, write_programs
 from zoexport.targets.executorch.qnn.exported import (
@@ -45,6 +46,7 @@ def lower_qnn(
         LoweringError: ExecuTorch or QNN refused a program.
         ZoExportError: QNN's libraries cannot be loaded.
     """
+    graph = copy_graph(graph)
     settings = as_dict(config)
     soc = settings["soc"]
     quantized = config.activations != "fp32"
@@ -78,6 +80,7 @@ def lower_qnn(
     required, backends = write_programs(executorch, folder)
     return Lowered(
         "executorch",
+        graph,
         [program_entry(program, FILE) for program in programs.values()],
         required,
         delegates,

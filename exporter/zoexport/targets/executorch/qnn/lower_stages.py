@@ -16,10 +16,15 @@ from typing import Any
 from torch import Tensor
 
 from zoexport.core import qnn
-from zoexport.core.types import Lowered, Program, Progress, TrainingGraph
+from zoexport.core.types import (
+    LayerGraph,
+    Lowered,
+    Program,
+    Progress,
+)
 from zoexport.ir.capture import quiet
 from zoexport.ir.frozen import stage_values
-from zoexport.ir.graphs import identifier
+from zoexport.ir.graphs import copy_graph, identifier
 from zoexport.ir.lengths import longest_rows_alone
 from zoexport.targets.entries import program_entry
 from zoexport.targets.executorch.lower_stages import lower_stages
@@ -36,15 +41,16 @@ from zoexport.targets.executorch.qnn.stages import stage_programs
 _METHOD = "forward"
 
 
-def lower_qnn_stages(graph: TrainingGraph, soc: str, folder: Path, progress: Progress) -> Lowered:
+def lower_qnn_stages(graph: LayerGraph, soc: str, folder: Path, progress: Progress) -> Lowered:
     """Lower every stage of ``graph`` into a file of ``folder``, for rows of the longest length alone.
 
-    ``graph`` becomes what the bundle says: its stages name their own programs and bind what these still take.
+    Stages of the bundle name their own programs and bind what these still take.
 
     Raises:
         LoweringError: ExecuTorch or QNN refused a program.
         ZoExportError: QNN's libraries cannot be loaded.
     """
+    graph = copy_graph(graph)
     longest_rows_alone(graph)
     first, *others = graph.stages
     on_cpu = {
@@ -57,13 +63,15 @@ def lower_qnn_stages(graph: TrainingGraph, soc: str, folder: Path, progress: Pro
     for number, stage in enumerate(others):
         progress(f"lowering to the NPU of {soc}", number / len(others))
         own, programs = stage_programs(graph, stage, stage_values(graph, stage))
-        lowered += [_lower(program, weights, soc, folder) for program, weights in programs]
+        lowered += [_lower(graph, program, weights, soc, folder) for program, weights in programs]
         stages.append(own)
     graph.stages = stages
-    return _together(lowered)
+    return _together(graph, lowered)
 
 
-def _lower(program: Program, weights: dict[str, Tensor], soc: str, folder: Path) -> Lowered:
+def _lower(
+    graph: LayerGraph, program: Program, weights: dict[str, Tensor], soc: str, folder: Path
+) -> Lowered:
     exported = {_METHOD: export_program(program, weights)}
     try:
         with qnn.lowering(), quiet(), without_log():
@@ -79,6 +87,7 @@ def _lower(program: Program, weights: dict[str, Tensor], soc: str, folder: Path)
     why = {operator: reasons[_METHOD].get(operator, OURS) for operator in fallback}
     return Lowered(
         "executorch",
+        graph,
         [entry],
         required,
         {program.name: delegates},
@@ -89,9 +98,10 @@ def _lower(program: Program, weights: dict[str, Tensor], soc: str, folder: Path)
     )
 
 
-def _together(parts: list[Lowered]) -> Lowered:
+def _together(graph: LayerGraph, parts: list[Lowered]) -> Lowered:
     return Lowered(
         "executorch",
+        graph,
         [entry for part in parts for entry in part.programs],
         _sorted(part.required_ops for part in parts),
         {name: found for part in parts for name, found in part.delegates.items()},

@@ -83,8 +83,8 @@ def quantize(
 def calibration_inputs(graph: TrainingGraph, program: Program) -> list[list[torch.Tensor]]:
     """The program's arguments for each of the calls that calibrate.
 
-    Tokens are those of ``graph.calibration``, or are spread over the vocabulary. Adapters' B matrices, zero at first,
-    are spread over up to ``ADAPTER_RANGE``; every other call keeps them as small as perturbations are.
+    Tokens are those of ``Measured.calibration``, or are spread over the vocabulary. Adapters' B matrices, zero at
+    first, are spread over up to ``ADAPTER_RANGE``; every other call keeps them as small as perturbations are.
     """
     tokens = next(value for value in program.inputs if value.role == "tokens")
     rows, length = tokens.sizes()
@@ -114,7 +114,7 @@ def _tokens(
     vocabulary: int,
     generator: torch.Generator,
 ) -> torch.Tensor:
-    given: Any = graph.calibration
+    given: Any = graph.measured.calibration
     if given is None:
         return torch.randint(0, vocabulary, shape, generator=generator)
     picked = torch.arange(call * shape[0], (call + 1) * shape[0]) % len(given)

@@ -12,6 +12,7 @@ from zoexport.core.settings import TrainingSettings
 from zoexport.core.types import (
     Footprint,
     InnerValue,
+    LayerGraph,
     Lowered,
     Problem,
     Program,
@@ -94,7 +95,7 @@ class QnnTarget(Target):
         self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
     ) -> Lowered:
         """One .pte with every whole program as a method, or one for each program of a stage."""
-        if not graph.whole:
+        if isinstance(graph, LayerGraph):
             from zoexport.targets.executorch.qnn.lower_stages import lower_qnn_stages
 
             return lower_qnn_stages(graph, as_dict(config)["soc"], folder, progress)

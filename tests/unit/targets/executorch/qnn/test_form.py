@@ -14,7 +14,7 @@ from zoexport import models
 from zoexport.calibration import calibration_tokens
 from zoexport.compiler.build import compile_bundle, plan, training_graph
 from zoexport.core.errors import ConfigError
-from zoexport.core.types import Dim, Program, TrainingGraph
+from zoexport.core.types import Dim, Measured, Program, TrainingGraph
 from zoexport.ir.graphs import aten, is_call, operand, placeholders, shape_of
 from zoexport.ir.interpret import interpret
 from zoexport.ir.samples import sample_inputs
@@ -121,14 +121,13 @@ def test_positions_are_repeated_for_every_row() -> None:
 
 def test_calibration_shows_adapters_that_have_grown() -> None:
     graph = graph_of("llama", "fp32")
-    graph.calibration = torch.arange(3 * 24).reshape(3, 24)
+    calibration = torch.arange(3 * 24).reshape(3, 24)
+    graph.measured = Measured(calibration=calibration)
     program = for_htp(graph, "evaluate")
     calls = calibration_inputs(graph, program)
     places = {value.name: number for number, value in enumerate(program.arguments())}
     tokens = [call[places["tokens"]] for call in calls]
-    assert torch.equal(tokens[0], graph.calibration[:2]) and torch.equal(
-        tokens[1], graph.calibration[[2, 0]]
-    )
+    assert torch.equal(tokens[0], calibration[:2]) and torch.equal(tokens[1], calibration[[2, 0]])
     for slot in graph.slots:
         if slot.role == "trainable":
             most = max(float(call[places[slot.name]].abs().max()) for call in calls)
