@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from zoexport import session
 from zoexport.core.config import fields, keys_of
 from zoexport.core.errors import ConfigError
+from zoexport.core.progress import Progress, silent
 from zoexport.core.trust import ANYONE
-from zoexport.core.types import Progress, silent
 from zoexport.data.sources import Data, as_file
 from zoexport.run.generate import generate, generator
 from zoexport.run.results import Exported, Imported, Parity
@@ -79,7 +79,8 @@ def compile(
     Raises:
         ZoExportError: one clear error; nothing is written.
     """
-    from zoexport.compiler.build import compile_bundle, default_method
+    from zoexport.compiler.build import compile_bundle
+    from zoexport.compiler.plan import default_method
     from zoexport.core.recipes import read_recipe
     from zoexport.methods import methods
 

@@ -21,8 +21,8 @@ from zoexport.core.config import as_dict
 from zoexport.core.encoders import is_masked, model_inputs, pad_token, refuse_masked
 from zoexport.core.errors import ModelError
 from zoexport.core.manifest import checked_file
+from zoexport.core.progress import Progress
 from zoexport.core.settings import TrainingSettings
-from zoexport.core.types import Progress
 from zoexport.data import corpus
 from zoexport.data.examples import read_examples
 from zoexport.data.text_entry import tokenizer_of
@@ -48,7 +48,7 @@ def formats_of(
 
     Args:
         config: where it ``rounds_inputs``, its ``outliers``, ``datatypes`` and ``max_length`` are used.
-        loaded: the model. data: see :func:`calibration_rows`. progress: see ``core.types.Progress``.
+        loaded: the model. data: see :func:`calibration_rows`. progress: see ``core.progress.Progress``.
 
     Raises:
         ModelError, DataError: as :func:`calibration_rows` and :func:`calibrate`.

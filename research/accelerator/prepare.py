@@ -24,7 +24,7 @@ from research.support.command import exit_status
 from zoexport import models
 from zoexport.calibration import calibration_rows
 from zoexport.compiler.directions import measure
-from zoexport.core.types import Progress
+from zoexport.core.progress import Progress
 from zoexport.data import corpus, samples
 from zoexport.data.examples import Example, read_examples
 from zoexport.data.text_entry import tokenizer_of

@@ -27,7 +27,7 @@ from research.support.tables import RAW
 from zoexport import models
 from zoexport.core.cores import usable_cores
 from zoexport.core.files import atomic_file
-from zoexport.core.types import Progress
+from zoexport.core.progress import Progress
 from zoexport.data import corpus
 from zoexport.data.samples import Samples
 from zoexport.session import Bundle

@@ -33,7 +33,7 @@ from zoexport import models as language_models
 from zoexport.compiler.digest import compiler_digest
 from zoexport.core.errors import BundleError, StateError
 from zoexport.core.fetch import cache_dir
-from zoexport.core.types import Progress
+from zoexport.core.progress import Progress
 from zoexport.data import samples
 from zoexport.federated import shards
 from zoexport.federated.client import Client

@@ -15,7 +15,7 @@ from zoexport.compiler.build import compile_bundle
 from zoexport.core.errors import ConfigError
 from zoexport.core.fetch import downloaded
 from zoexport.core.files import atomic_folder
-from zoexport.core.types import Progress
+from zoexport.core.progress import Progress
 from zoexport.models.shapes import published, write_random
 from zoexport.models.source import REGISTRY
 

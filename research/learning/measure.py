@@ -34,7 +34,7 @@ from zoexport.compiler.digest import compiler_digest
 from zoexport.core.cores import usable_cores
 from zoexport.core.errors import BundleError, ConfigError
 from zoexport.core.fetch import cache_dir
-from zoexport.core.types import Progress
+from zoexport.core.progress import Progress
 from zoexport.data import samples
 from zoexport.session import Bundle
 from zoexport.tools.bench import conditions

@@ -14,12 +14,13 @@ from zoexport import models
 from zoexport.core.errors import ZoExportError
 from zoexport.core.files import atomic_file, sha256
 from zoexport.core.mask import Mask, write_mask
-from zoexport.core.types import Progress
+from zoexport.core.progress import Progress
 from zoexport.tools import mask_choice as choose
 from zoexport.tools.gradients import hessian_gradients
 from zoexport.tools.linears import linear_weights, shapes
+from zoexport.tools.mask_choice import MaskConfig
 from zoexport.tools.mask_text import Text, read_text
-from zoexport.tools.sensitivity import MaskConfig, averaged_squares, facts
+from zoexport.tools.sensitivity import averaged_squares, facts
 
 if TYPE_CHECKING:
     import torch

@@ -27,7 +27,7 @@ from zoexport import models
 from zoexport.core.cores import usable_cores
 from zoexport.core.errors import ConfigError
 from zoexport.core.fetch import cache_dir
-from zoexport.core.types import Progress
+from zoexport.core.progress import Progress
 from zoexport.data import corpus, samples
 from zoexport.tools.bench import conditions
 

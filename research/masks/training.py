@@ -18,9 +18,10 @@ from zoexport.compiler.digest import compiler_digest
 from zoexport.core.errors import BundleError
 from zoexport.core.files import sha256
 from zoexport.core.mask import write_mask
-from zoexport.core.types import Progress
+from zoexport.core.progress import Progress
 from zoexport.tools.bench.bundles import compile_apart
-from zoexport.tools.sensitivity import MaskConfig, choose_mask
+from zoexport.tools.mask_choice import MaskConfig
+from zoexport.tools.sensitivity import choose_mask
 
 ORDER = ("corpus", "random", "task", "smallest", "largest", "grasp")
 """The order of the masks; what matters most is trained first."""

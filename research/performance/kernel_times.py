@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from research.support.products import Product
 from zoexport.core import int4, native
-from zoexport.core.types import Progress
+from zoexport.core.progress import Progress
 
 OURS, TORCH, XNNPACK, PLAIN = "quantized", "torch", "xnnpack", "fp32"
 """Implementations: our int4 operator; then fp32 products by PyTorch, by XNNPACK and by our matmul."""

@@ -20,7 +20,7 @@ from research.performance.page import measured
 from research.support.command import Clock, exit_status
 from research.support.page import marked, publish
 from zoexport.core.errors import ConfigError
-from zoexport.core.types import Progress
+from zoexport.core.progress import Progress
 from zoexport.tools.bench import bundles
 from zoexport.tools.bench.matrix import AUTOGRAD, EAGER, Variant, measured_variant
 from zoexport.tools.bench.output import markdown_table

@@ -30,7 +30,7 @@ from research.support.command import Clock, add_places, exit_status
 from research.support.page import marked
 from research.support.tables import RAW
 from zoexport.core.cores import usable_cores
-from zoexport.core.types import Progress
+from zoexport.core.progress import Progress
 from zoexport.tools.bench import conditions
 
 RESULTS = RAW / "quzo"

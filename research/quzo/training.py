@@ -12,7 +12,7 @@ from torch.func import vmap
 from research.quzo import block as quzo_block
 from research.quzo.block import Block, Loss
 from research.quzo.rounding import Rounding
-from zoexport.core.types import Progress
+from zoexport.core.progress import Progress
 
 ESTIMATORS = ("Q-RGE1", "Q-RGE2")
 MOST = 255  # of one update's whole steps, before the clamp to the grid

@@ -15,7 +15,7 @@ from zoexport.tools.bench.rounds import Plan
 
 
 class Clock:
-    """Time since it was made; a ``zoexport.core.types.Progress`` that says it with each phase."""
+    """Time since it was made; a ``zoexport.core.progress.Progress`` that says it with each phase."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()

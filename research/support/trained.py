@@ -9,7 +9,7 @@ from typing import Any
 from zoexport.api import Bundle
 from zoexport.core.errors import DivergedError
 from zoexport.core.files import atomic_file, sha256
-from zoexport.core.types import Progress
+from zoexport.core.progress import Progress
 from zoexport.data.samples import Samples
 from zoexport.session import StepProgress
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [("methods.md", table), ("generate.md", generating_table)]
 SOURCES = (".py", ".h", ".cpp")
 #: The default method, and what is measured by default.
-NAMING = {"build.py", "bench"}
+NAMING = {"plan.py", "bench"}
 
 
 def test_every_method_and_target_is_in_the_table() -> None:

@@ -20,8 +20,8 @@ from tests.support.tiers import slow_after
 from tests.support.tiny_models import fixed_tokens, tiny
 from tests.support.verbs import verb
 from zoexport import calibration, models
-from zoexport.compiler.build import plan
 from zoexport.compiler.directions import measure
+from zoexport.compiler.plan import plan
 from zoexport.core.errors import ConfigError, DataError
 from zoexport.core.files import sha256
 from zoexport.session import Dataset, Session

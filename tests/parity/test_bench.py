@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from tests.support.compiled import Compiler
 from zoexport import models
 from zoexport.cli.main import run
-from zoexport.compiler.build import INITIAL_STATE
 from zoexport.core import rng
 from zoexport.core.config import parse
+from zoexport.core.manifest import INITIAL_STATE
 from zoexport.methods import methods
 from zoexport.session import Bundle
 from zoexport.tools.bench.eager import EagerZerothOrder

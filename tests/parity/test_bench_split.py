@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from tests.parity.test_bench import bench
 from tests.support.compiled import Compiler
 from zoexport import models
-from zoexport.compiler.build import INITIAL_STATE
 from zoexport.core.config import parse
+from zoexport.core.manifest import INITIAL_STATE
 from zoexport.methods import methods
 from zoexport.session import Bundle
 from zoexport.tools.bench.autograd import EagerFirstOrder

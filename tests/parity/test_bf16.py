@@ -11,7 +11,7 @@ from tests.support.engine_parity import passed
 from tests.support.qnn import needs_qnn
 from tests.support.tiers import slow_after
 from zoexport.api import Bundle
-from zoexport.compiler.build import plan
+from zoexport.compiler.plan import plan
 from zoexport.core.errors import ConfigError
 
 pytestmark = pytest.mark.parity

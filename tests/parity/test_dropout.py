@@ -14,7 +14,7 @@ import torch
 from tests.support.compiled import Compiler
 from tests.support.engine_parity import passed
 from tests.support.tiny_models import fixed, fixed_tokens
-from zoexport.compiler.build import plan
+from zoexport.compiler.plan import plan
 from zoexport.core import rng
 from zoexport.core.errors import ConfigError
 from zoexport.session import Dataset, Session

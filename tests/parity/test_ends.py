@@ -19,7 +19,7 @@ from zoexport import models
 from zoexport.api import Bundle
 from zoexport.cli.main import run
 from zoexport.core.native import runner_path
-from zoexport.core.types import Notice
+from zoexport.core.progress import Notice
 from zoexport.data.text_entry import end_tokens
 
 pytestmark = pytest.mark.parity

@@ -13,7 +13,7 @@ import torch
 from tests.support.compiled import Compiler, compile_tiny
 from zoexport.compiler import build, parity_short
 from zoexport.core.errors import LoweringError
-from zoexport.core.types import Program, TrainingGraph
+from zoexport.core.graph import Program, TrainingGraph
 from zoexport.ir.graphs import aten, call, output_node
 from zoexport.session import Session
 

@@ -18,8 +18,8 @@ from tests.support.tiny_models import SENTENCES, save_tiny
 from zoexport import models
 from zoexport.core.mask import read_mask
 from zoexport.tools import mask_choice as choose
-from zoexport.tools.mask_choice import coverage
-from zoexport.tools.sensitivity import MaskConfig, averaged_squares, choose_mask
+from zoexport.tools.mask_choice import MaskConfig, coverage
+from zoexport.tools.sensitivity import averaged_squares, choose_mask
 
 SHAPES = {"a": (3, 5), "b": (4, 4), "c": (2, 7)}
 

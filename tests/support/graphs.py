@@ -8,7 +8,7 @@ from collections import Counter
 import torch
 from torch import nn
 
-from zoexport.core.types import Program, TrainingGraph
+from zoexport.core.graph import Program, TrainingGraph
 from zoexport.ir.capture import capture
 
 VOCAB, WIDTH, SEQ = 11, 32, 6

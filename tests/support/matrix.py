@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.core.config import parse
-from zoexport.core.features import Feature, missing, unmet
-from zoexport.core.types import Target
+from zoexport.core.features import Feature
+from zoexport.core.target import Target, missing, unmet
 from zoexport.methods import methods
 from zoexport.targets import targets
 from zoexport.trained import needs_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zoexport.core import qnn
-from zoexport.core.types import Problem
+from zoexport.core.errors import Problem
 
 _found = qnn.find()
 needs_qnn = pytest.mark.skipif(

@@ -11,8 +11,8 @@ from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.support.graphs import operators
+from zoexport.core.graph import Program, Value
 from zoexport.core.interpreted import InterpretedGraph
-from zoexport.core.types import Program, Value
 from zoexport.ir.graphs import copy_program
 from zoexport.ir.row_ops import RowProgram, decode
 from zoexport.ir.shapes import record_shapes

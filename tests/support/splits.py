@@ -18,8 +18,9 @@ from tests.support.tiny_models import (
     tiny,
     tiny_config,
 )
-from zoexport.compiler.build import plan, training_graph
-from zoexport.core.types import LayerGraph, Program, Stage
+from zoexport.compiler.graphs import training_graph
+from zoexport.compiler.plan import plan
+from zoexport.core.graph import LayerGraph, Program, Stage
 from zoexport.ir.capture import capture
 from zoexport.ir.frozen import materialize
 from zoexport.ir.interpret import Stages

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from zoexport.core.graph import Slot
 from zoexport.core.lora_scaling import LoraScaling
-from zoexport.core.types import Slot
 
 Slots = Mapping[str, Any]
 """``lora_A.<module>`` (in, rank) and ``lora_B.<module>`` (rank, out), numpy arrays or CPU tensors."""

@@ -28,8 +28,8 @@ from zoexport.adapters.llama_cpp_names import Heads, names_of, rows_of
 from zoexport.adapters.native import OUTTYPES, write_gguf
 from zoexport.adapters.one_scale import inverse, one_scale, scaled
 from zoexport.core.errors import ConfigError, StateError, first_line, nearest
+from zoexport.core.graph import Slot
 from zoexport.core.lora_scaling import LoraScaling
-from zoexport.core.types import Slot
 
 _WORD = "an adapter of llama.cpp: one GGUF file"
 _ALORA = "adapter.alora.invocation_tokens"

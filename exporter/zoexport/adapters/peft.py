@@ -20,8 +20,8 @@ from zoexport.adapters.formats import AdapterSettings, Slots, adapted_modules
 from zoexport.adapters.native import read_peft, write_peft
 from zoexport.core.errors import StateError, ZoExportError, first_line
 from zoexport.core.files import atomic_file
+from zoexport.core.graph import Slot
 from zoexport.core.lora_scaling import LoraScaling, patterns_of
-from zoexport.core.types import Slot
 
 _CAUSAL = "CAUSAL_LM"
 _N = TypeVar("_N", int, float)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from zoexport.core.types import Notice
+from zoexport.core.progress import Notice
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -99,7 +99,7 @@ class TimeLeft:
 class Phases:
     """Names of phases, each with the share that is done where it is known.
 
-    A ``zoexport.core.types.Progress`` that is also a context manager.
+    A ``zoexport.core.progress.Progress`` that is also a context manager.
 
     Args:
         title: what is done. as_json: whether standard output is JSON.

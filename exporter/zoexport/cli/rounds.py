@@ -16,7 +16,7 @@ _ROWS = 20
 
 
 class Rounds:
-    """A callable that gets each round, and a ``zoexport.core.types.Progress`` (:meth:`phase`)."""
+    """A callable that gets each round, and a ``zoexport.core.progress.Progress`` (:meth:`phase`)."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._live: Live | None = None

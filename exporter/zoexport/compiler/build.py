@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import gc
 import hashlib
@@ -15,35 +14,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoexport.compiler.digest import compiler_digest
+from zoexport.compiler.graphs import training_graph
 from zoexport.compiler.kept_weights import write_once
+from zoexport.compiler.plan import Plan, with_recipe
 from zoexport.core import manifest, rng, tolerances
-from zoexport.core.config import as_dict, parse
-from zoexport.core.encoders import check_encoder
+from zoexport.core.config import as_dict
 from zoexport.core.errors import ConfigError, LoweringError, ModelPhases
-from zoexport.core.features import unmet
 from zoexport.core.files import atomic_folder
+from zoexport.core.graph import LayerGraph, Measured, ModelGraph, RowReader, TrainingGraph
 from zoexport.core.mask import Mask, ranges
 from zoexport.core.memory import give_back, heap_left_out, status
-from zoexport.core.recipes import StrPath, read_recipe
-from zoexport.core.settings import TrainingSettings
+from zoexport.core.progress import Progress
+from zoexport.core.recipes import StrPath
 from zoexport.core.sizes import attention_heads
-from zoexport.core.types import (
-    LayerGraph,
-    Lowered,
-    Measured,
-    Method,
-    ModelGraph,
-    Pack,
-    Problem,
-    Progress,
-    RowReader,
-    Target,
-    TrainingGraph,
-)
+from zoexport.core.target import Lowered, Pack
 from zoexport.core.version import __version__
-from zoexport.methods import methods
-from zoexport.targets import targets
-from zoexport.trained import kind_of, needs_of, sizes_of
+from zoexport.trained import kind_of
 from zoexport.trained.sparse import check_mask
 
 if TYPE_CHECKING:
@@ -51,98 +37,12 @@ if TYPE_CHECKING:
     from zoexport.compiler.directions import Directions
     from zoexport.models import LoadedModel, ModelSource
 
-INITIAL_STATE = "adapter.safetensors"
 WEIGHTS = "weights.safetensors"
-_ADAPTER_FORMAT = "peft"
-_DEFAULT_METHODS = {"android-npu": "prge"}
-_PREFERRED = ("mebp", "prge")
 _SLOW_HERE = {"android-npu": "Qualcomm's emulation takes minutes for a step; --verify runs it"}
 """Targets whose bundles are verified only if that is asked for, with the reason."""
 _LEAST_ROOM = 64.0
 """MB that a verification may take, beyond what compiling took, for weights that it cannot read where they run."""
 _TOOLS = ("torch", "executorch", "transformers")
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """What is to be compiled, decided before any heavy work."""
-
-    method: Method
-    target: Target
-    config: TrainingSettings
-
-
-def default_method(target: str) -> str:
-    """The method where the user names none: P-RGE on an NPU, elsewhere the first preferred one there is."""
-    known = methods.names()
-    preferred = next(name for name in _PREFERRED if name in known)
-    return _DEFAULT_METHODS.get(target, preferred)
-
-
-def plan(method: str | None, target: str, settings: Mapping[str, Any]) -> Plan:
-    """Look up method and target and check the settings.
-
-    Raises:
-        ConfigError: an unknown name or setting, an impossible value, a combination the target cannot run.
-    """
-    chosen_target = targets.get(target)
-    chosen_method = methods.get(method or default_method(target))
-    config = chosen_target.defaults(parse(chosen_method.config, settings))
-    others = [targets.get(name) for name in targets.names()]
-    _raise_problems(
-        [
-            *config.problems(),
-            *chosen_target.check_available(),
-            *unmet(config, needs_of(config), chosen_target, others),
-            *chosen_target.supports(config),
-        ]
-    )
-    return Plan(chosen_method, chosen_target, config)
-
-
-def with_recipe(
-    method: str | None,
-    target: str,
-    settings: Mapping[str, Any],
-    recipe: StrPath | None,
-    adapter: Path | None = None,
-) -> Plan:
-    """:func:`plan` with a recipe's method, and its settings where none of ``settings`` says otherwise.
-
-    Args:
-        method, target, settings, recipe: see :func:`compile_bundle`.
-        adapter: PEFT's, whose rank, alpha and layers go before the recipe's.
-
-    Raises:
-        ConfigError: as :func:`plan`; or ``settings`` contradict the adapter, or the method cannot start from one.
-        StateError: the adapter is none of PEFT's.
-    """
-    read = read_recipe(recipe)
-    method, given = read.chosen(method), {**read.settings, **settings}
-    if adapter is None:
-        return plan(method, target, given)
-    from zoexport.adapters.start import check_start, start_settings
-
-    chosen = methods.get(method or default_method(target))
-    kind = kind_of(parse(chosen.config, given))
-    if _ADAPTER_FORMAT not in kind.readable:
-        raise ConfigError(
-            f"adapter {adapter}",
-            found=f"method {chosen.name} with these settings, which trains {kind.words}",
-            expected="a method that trains adapters of numbers, such as mebp or prge",
-            fix="Leave --adapter out, or choose another method.",
-        )
-    own = start_settings(adapter)
-    check_start(adapter, own, settings, chosen.config)
-    planned = plan(method, target, {**given, **own})
-    if planned.config.measures_directions:
-        raise ConfigError(
-            "setting lora.init_weights=activations",
-            found=f"an adapter to start from, {adapter}, which has both matrices",
-            expected="one of them",
-            fix="Leave lora.init_weights or --adapter out.",
-        )
-    return planned
 
 
 def compile_bundle(
@@ -265,101 +165,6 @@ def _verified(
     return {"passed": True, **dataclasses.asdict(found)}
 
 
-def training_graph(
-    planned: Plan,
-    model: Any,
-    progress: Progress,
-    *,
-    source: RowReader | None = None,
-    chosen: Mapping[str, Any] | None = None,
-    measured: Measured | None = None,
-) -> TrainingGraph:
-    """Capture a model and run the method's passes over it.
-
-    Its programs take rows of any length where the model allows it (``ir.lengths``), else of max_length tokens.
-
-    Args:
-        planned: method, target and settings. model: a language model. progress: see ``core.types.Progress``.
-        source, chosen, measured: of the graph, see :class:`TrainingGraph`.
-    """
-    from zoexport.ir.lengths import FixedLength
-
-    config = planned.config
-
-    def passed(length: int, *, any_length: bool) -> TrainingGraph:
-        graph = captured(model, length, config.max_length, progress)
-        graph.any_length, graph.source = any_length, source
-        graph.chosen = None if chosen is None else dict(chosen)
-        graph.measured = measured or Measured()
-        return _passed(planned, model, graph, progress)
-
-    length = capture_length(planned, model, chosen)
-    if length is not None:
-        with contextlib.suppress(FixedLength):
-            return passed(length, any_length=True)
-    return passed(config.max_length, any_length=False)
-
-
-def capture_length(
-    planned: Plan, model: Any, chosen: Mapping[str, Any] | None = None
-) -> int | None:
-    """The tokens of a row by which sizes that follow the sequence are detected; None where the model has too few."""
-    from zoexport.ir.capture import capture_limit
-    from zoexport.ir.lengths import marker_prime
-
-    sizes = sizes_of(planned.config, model, chosen)
-    return marker_prime(planned.config.max_length, sizes, capture_limit(model))
-
-
-def captured(model: Any, length: int, max_length: int, progress: Progress) -> ModelGraph:
-    """The model's graph at ``length`` tokens a row, for rows of at most ``max_length``."""
-    from zoexport.ir.capture import capture
-    from zoexport.ir.verify import verify
-
-    progress("capturing the model", None)
-    graph = capture(model, length, max_length=max_length)
-    verify(graph)
-    return graph
-
-
-def sized_graph(planned: Plan, model: Any, graph: ModelGraph, progress: Progress) -> TrainingGraph:
-    """A captured graph after the method's passes, for its longest rows alone and without the weights' values.
-
-    Programs are those of :func:`training_graph` at max_length, but for what only values decide. ``graph`` stays as it
-    is.
-    """
-    from zoexport.ir.graphs import copy_graph
-    from zoexport.ir.lengths import set_length
-    from zoexport.ir.shapes import record_shapes
-
-    copied = dataclasses.replace(copy_graph(graph), max_length=planned.config.max_length)
-    sized = _passed(planned, model, copied, progress, values=False)
-    if isinstance(sized, ModelGraph):
-        for program in sized.programs.values():
-            if sized.length != sized.max_length:
-                set_length(program, sized.length, sized.max_length)
-            record_shapes(program)
-    return sized
-
-
-def _passed(
-    planned: Plan, model: Any, graph: ModelGraph, progress: Progress, *, values: bool = True
-) -> TrainingGraph:
-    from zoexport import models
-    from zoexport.passes.pipeline import run_passes
-
-    check_encoder(model, planned.method, planned.target, planned.config)
-    config = planned.target.programs_config(planned.config)
-    modules = models.adapter_targets(model, *config.modules, graph.weights)
-    passes = [
-        step
-        for step in planned.method.passes(config, modules)
-        if (values or not step.reads_values)
-        and (step.wants is None or step.wants in planned.target.has)
-    ]
-    return run_passes(graph, passes, progress)
-
-
 def _fill(
     folder: Path,
     planned: Plan,
@@ -451,7 +256,7 @@ def _described(
     from zoexport import adapters
     from zoexport.data.text_entry import text_entry
 
-    save_file(graph.initial, folder / INITIAL_STATE)
+    save_file(graph.initial, folder / manifest.INITIAL_STATE)
     adapters.write_peft_config(folder, graph.slots, planned.config, loaded)
     heads = attention_heads(loaded.config)
     model = {
@@ -596,13 +401,3 @@ def _refuse_fallback(target: str, lowered: Lowered) -> None:
 
 def _slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-") or "model"
-
-
-def _raise_problems(problems: list[Problem]) -> None:
-    if problems:
-        raise ConfigError(
-            " and ".join(problem.where for problem in problems),
-            found="; ".join(problem.reason for problem in problems),
-            expected="a combination that the target can run",
-            fix=" ".join(problem.fix for problem in problems),
-        )

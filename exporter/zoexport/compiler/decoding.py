@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoexport.core.errors import ModelError, VerifyError
-from zoexport.core.types import LayerGraph, Lowered, ModelGraph, Progress, TrainingGraph
+from zoexport.core.graph import LayerGraph, ModelGraph, TrainingGraph
+from zoexport.core.progress import Progress
+from zoexport.core.target import Lowered
 from zoexport.data.text_entry import end_tokens
 
 if TYPE_CHECKING:
-    from zoexport.compiler.build import Plan
+    from zoexport.compiler.plan import Plan
     from zoexport.core.settings import TrainingSettings
 
 _LOG = logging.getLogger(__name__)

@@ -20,8 +20,8 @@ from torch import Tensor
 from zoexport.calibration import calibration_file, calibration_rows, unusable, watch
 from zoexport.core import rng
 from zoexport.core.files import sha256
+from zoexport.core.progress import Progress
 from zoexport.core.settings import TrainingSettings
-from zoexport.core.types import Progress
 from zoexport.models.targets import adapter_targets
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def directions_of(
 
     Args:
         config: of a method with adapters, where it ``measures_directions``. loaded: stays as it is.
-        data: see :func:`~zoexport.calibration.calibration_rows`. progress: see ``core.types.Progress``.
+        data: see :func:`~zoexport.calibration.calibration_rows`. progress: see ``core.progress.Progress``.
 
     Raises:
         DataError, ModelError: as ``calibration_rows`` and :func:`measure`.

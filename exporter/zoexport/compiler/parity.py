@@ -29,8 +29,8 @@ from zoexport.compiler.parity_batches import make_batch
 from zoexport.compiler.parity_session import SessionSide
 from zoexport.core import tolerances
 from zoexport.core.files import atomic_folder
+from zoexport.core.progress import Progress
 from zoexport.core.step_plan import differences_of
-from zoexport.core.types import Progress
 from zoexport.data.examples import Example
 from zoexport.methods import config_of, methods
 from zoexport.session import Bundle
@@ -208,7 +208,7 @@ def make_reference(model: Any, bundle: Bundle, beside: Mapping[str, Any], **chan
     from safetensors.torch import load_file
 
     from zoexport.calibration import formats_in, round_inputs
-    from zoexport.compiler.build import INITIAL_STATE
+    from zoexport.core.manifest import INITIAL_STATE
 
     round_inputs(model, formats_in(bundle))
     initial = load_file(str(bundle.path / INITIAL_STATE))

@@ -13,10 +13,12 @@ from typing import Any
 from safetensors.torch import save_file
 
 from zoexport import models
-from zoexport.compiler.build import plan, training_graph
+from zoexport.compiler.graphs import training_graph
+from zoexport.compiler.plan import plan
 from zoexport.core.errors import ConfigError
 from zoexport.core.files import atomic_folder
-from zoexport.core.types import InnerValue, Progress
+from zoexport.core.progress import Progress
+from zoexport.core.target import InnerValue
 from zoexport.session import Bundle
 
 _LARGEST = 6e4
@@ -37,7 +39,7 @@ def compare_inner(
         bundle: for a target that shows inner values. program: of the whole model, such as ``train``.
         model: where the original model is, if not where it was compiled from.
         dump: a folder for both sides' values, as safetensors.
-        progress: see ``core.types.Progress``.
+        progress: see ``core.progress.Progress``.
 
     Returns:
         ``program``; ``values``, in the order of computation: ``name``, ``operator``, ``shape``, the ``largest``

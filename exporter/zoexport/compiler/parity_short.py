@@ -30,9 +30,10 @@ from zoexport.compiler.parity import make_reference, state_error
 from zoexport.core import children, hadamard, rng, tolerances
 from zoexport.core import manifest as manifests
 from zoexport.core.errors import LoweringError, rebuilt
+from zoexport.core.graph import RowReader
 from zoexport.core.int4 import unpack_int4
+from zoexport.core.progress import Progress
 from zoexport.core.trust import ANYONE
-from zoexport.core.types import Progress, RowReader
 from zoexport.data.examples import IGNORED, Candidate, Example
 from zoexport.methods import config_of
 from zoexport.methods.reference.quantized import (

@@ -12,7 +12,7 @@ from zoexport.core.tasks import MASKED, task_of
 if TYPE_CHECKING:
     import torch
 
-    from zoexport.core.types import Method, Target
+    from zoexport.core.target import Method, Target
 
 
 def is_masked(model: object) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -119,7 +120,7 @@ class ModelPhases:
         self._progress = progress
 
     def __call__(self, phase: str, done: float | None = None) -> None:
-        """Note a phase, and pass it on; see ``core.types.Progress``."""
+        """Note a phase, and pass it on; see ``core.progress.Progress``."""
         self.phase = phase
         if self._progress is not None:
             self._progress(phase, done)
@@ -148,3 +149,12 @@ def first_line(error: BaseException) -> str:
     """The first line of an exception's message (or its type, where it has none)."""
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """Why a method's graph cannot be lowered to a target, found before any heavy work."""
+
+    where: str
+    reason: str
+    fix: str

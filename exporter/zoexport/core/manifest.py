@@ -18,6 +18,7 @@ from zoexport.core.files import hashed, open_within, sha256
 from zoexport.core.resources import shared
 
 FILE = "manifest.json"
+INITIAL_STATE = "adapter.safetensors"
 SIGNATURE = "manifest.json.minisig"
 SCHEMA_VERSION = 1
 _SCHEMA = "manifest.schema.json"

@@ -20,9 +20,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from zoexport.core.errors import ZoExportError
+from zoexport.core.errors import Problem, ZoExportError
 from zoexport.core.native import FIX, native_folder
-from zoexport.core.types import Problem
 
 SDK_ROOT = "QNN_SDK_ROOT"
 EXTRA = "android-npu"

@@ -7,9 +7,9 @@ import dataclasses
 from typing import ClassVar
 
 from zoexport.core.config import MOST_WHOLE, setting
+from zoexport.core.errors import Problem
 from zoexport.core.features import Feature
 from zoexport.core.lora_scaling import LoraScaling
-from zoexport.core.types import Problem
 
 READING = ("loss", "pack", "append_eos", "mask_history")
 """Settings that the reading of data depends on."""

@@ -20,7 +20,7 @@ from typing import Any
 from zoexport.core.children import python, runs
 from zoexport.core.errors import StateError, ZoExportError, rebuilt
 from zoexport.core.files import atomic_file, private_folder, write_json
-from zoexport.core.types import Progress
+from zoexport.core.progress import Progress
 from zoexport.federated import apps, flower, flower_app, front, models
 from zoexport.federated import report as pages
 from zoexport.federated.coordinator import Patience

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from zoexport.core.types import Progress
+from zoexport.core.progress import Progress
 from zoexport.federated import models
 from zoexport.federated.models import Model
 from zoexport.session import Bundle, Dataset, Session

@@ -14,8 +14,8 @@ from typing import Any
 
 from zoexport.core.cores import usable_cores
 from zoexport.core.errors import ZoExportError
+from zoexport.core.progress import Progress
 from zoexport.core.trust import Trust
-from zoexport.core.types import Progress
 from zoexport.federated import flower, shards
 from zoexport.federated import report as pages
 from zoexport.federated.client import Client

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from zoexport.core.types import Program, Stage, TrainingGraph
+from zoexport.core.graph import Program, Stage, TrainingGraph
 from zoexport.ir.graphs import (
     RESHAPES,
     arguments,

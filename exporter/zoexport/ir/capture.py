@@ -22,14 +22,9 @@ from torch.export.graph_signature import InputKind
 
 from zoexport.core.encoders import model_inputs, pad_token
 from zoexport.core.errors import ModelError, ModelPhases
+from zoexport.core.graph import Dim, ModelGraph, Program, Value
 from zoexport.core.interpreted import InterpretedGraph
 from zoexport.core.sizes import sizes
-from zoexport.core.types import (
-    Dim,
-    ModelGraph,
-    Program,
-    Value,
-)
 from zoexport.ir.graphs import output_node, writes
 from zoexport.ir.normalize import normalize
 from zoexport.ir.repeated import Repeated, Unlike

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch.fx import Node
 
-from zoexport.core.types import Program
+from zoexport.core.graph import Program
 from zoexport.ir.graphs import (
     INPUT_GRADIENTS,
     QUANTIZED_LINEARS,

@@ -12,15 +12,10 @@ import torch
 from torch import Tensor
 
 from zoexport.core import hadamard, int4
+from zoexport.core.graph import LayerGraph, RowReader, Stage, TrainingGraph
+from zoexport.core.progress import Progress
+from zoexport.core.target import Pack
 from zoexport.core.tensor_file import TensorEntry, TensorFileWriter
-from zoexport.core.types import (
-    LayerGraph,
-    Pack,
-    Progress,
-    RowReader,
-    Stage,
-    TrainingGraph,
-)
 from zoexport.core.untouched import untouched_zeros
 
 PIECE = 1 << 23
@@ -47,7 +42,7 @@ def write_weights(
     Args:
         graph: after lowering. names: of the weights.
         reader: of the model's parameters; None where ``graph`` has the values.
-        path: of the file. progress: see ``core.types.Progress``.
+        path: of the file. progress: see ``core.progress.Progress``.
         pack: how quantized weights that are read here are stored.
     """
     with TensorFileWriter(path, _entries(graph, names)) as file:

@@ -11,8 +11,8 @@ import torch
 from torch._guards import detect_fake_mode
 from torch.fx import GraphModule, Node
 
+from zoexport.core.graph import Dim, LayerGraph, Program, TrainingGraph, Value
 from zoexport.core.interpreted import InterpretedGraph
-from zoexport.core.types import Dim, LayerGraph, Program, TrainingGraph, Value
 from zoexport.ir import ops as _declared  # noqa: F401  (registers the operators)
 from zoexport.ir.fakes import fake_result
 

@@ -6,11 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from zoexport.core.types import (
-    LayerGraph,
-    Stage,
-    TrainingGraph,
-)
+from zoexport.core.graph import LayerGraph, Stage, TrainingGraph
 
 
 def interpret(

@@ -19,7 +19,7 @@ import torch
 from torch.fx import Node
 
 from zoexport.core.errors import VerifyError
-from zoexport.core.types import Dim, Program, TrainingGraph, Value
+from zoexport.core.graph import Dim, Program, TrainingGraph, Value
 from zoexport.ir.graphs import aten, copy_program, is_own, placeholders
 from zoexport.ir.interpret import interpret
 from zoexport.ir.samples import sample_inputs

@@ -12,7 +12,8 @@ from collections.abc import Callable
 import torch
 from torch.fx import Node
 
-from zoexport.core.types import Footprint, Program
+from zoexport.core.graph import Program
+from zoexport.core.target import Footprint
 from zoexport.ir.graphs import RESHAPES, aten, is_call, operand, output_node, placeholders
 
 _STRIDED = (aten.expand, aten.permute, aten.select, aten.slice, aten.t, aten.transpose)

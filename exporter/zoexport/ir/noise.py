@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from zoexport.core.types import Program, Slot, TrainingGraph, Value
+from zoexport.core.graph import Program, Slot, TrainingGraph, Value
 from zoexport.ir.graphs import (
     add_input,
     arguments,

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from zoexport.core.types import Program
+from zoexport.core.graph import Program
 from zoexport.ir.graphs import aten, call, is_call, keep_path, shape_of
 
 Replaced = Node | tuple[Node, ...] | None

@@ -7,7 +7,7 @@ import math
 import torch
 
 from zoexport.core import rng
-from zoexport.core.types import Dim, Program, TrainingGraph, Value
+from zoexport.core.graph import Dim, Program, TrainingGraph, Value
 from zoexport.ir.graphs import aten, is_call, placeholders, shape_of
 
 _TENSOR_ID = 0x7FFFFFFE

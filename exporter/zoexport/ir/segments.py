@@ -12,7 +12,7 @@ from collections import Counter
 from torch.fx import Node
 
 from zoexport.core.errors import VerifyError
-from zoexport.core.types import Program
+from zoexport.core.graph import Program
 from zoexport.ir.graphs import described, module_path, placeholders
 
 _IN_LIST = re.compile(r"^(.*?)\.(\d+)(?:\.|$)")

@@ -10,8 +10,8 @@ from torch._subclasses import FakeTensorMode
 from torch.fx import GraphModule, Interpreter, Node
 
 from zoexport.core.errors import VerifyError
+from zoexport.core.graph import Program, Value
 from zoexport.core.interpreted import InterpretedGraph
-from zoexport.core.types import Program, Value
 from zoexport.ir.fakes import fake_result, static_mode
 from zoexport.ir.graphs import described
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 
-from zoexport.core.types import LayerGraph, Program, Stage
+from zoexport.core.graph import LayerGraph, Program, Stage
 from zoexport.ir.graphs import copy_program, remove_unused_weights
 
 K = TypeVar("K", bound=Hashable)

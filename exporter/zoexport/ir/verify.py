@@ -7,14 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from zoexport.core.errors import VerifyError
-from zoexport.core.types import (
-    Dim,
-    LayerGraph,
-    Program,
-    Stage,
-    TrainingGraph,
-    Value,
-)
+from zoexport.core.graph import Dim, LayerGraph, Program, Stage, TrainingGraph, Value
 from zoexport.ir.graphs import output_node, outputs, placeholders, writes
 
 Rule = Callable[[TrainingGraph, Program], Iterator[str]]

@@ -6,7 +6,7 @@ from typing import Any
 from zoexport.core.config import as_dict, keys_of, parse
 from zoexport.core.registry import Registry
 from zoexport.core.settings import TrainingSettings
-from zoexport.core.types import Method
+from zoexport.core.target import Method
 
 methods: Registry[Method] = Registry("method", __name__)
 

@@ -6,8 +6,8 @@ import dataclasses
 from typing import ClassVar
 
 from zoexport.core.config import setting
+from zoexport.core.errors import Problem
 from zoexport.core.settings import LoraSettings
-from zoexport.core.types import Problem
 
 
 @dataclasses.dataclass(frozen=True)

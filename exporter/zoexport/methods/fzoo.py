@@ -6,7 +6,8 @@ import dataclasses
 from typing import ClassVar
 
 from zoexport.core.config import setting
-from zoexport.core.types import Method, Pass
+from zoexport.core.graph import Pass
+from zoexport.core.target import Method
 from zoexport.methods import methods
 from zoexport.methods.steps import one_sided
 from zoexport.methods.whole import WholeOrLayers

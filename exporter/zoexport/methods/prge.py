@@ -6,7 +6,9 @@ import dataclasses
 from typing import TYPE_CHECKING, ClassVar
 
 from zoexport.core.config import setting
-from zoexport.core.types import Method, Pass, Problem
+from zoexport.core.errors import Problem
+from zoexport.core.graph import Pass
+from zoexport.core.target import Method
 from zoexport.methods import methods
 from zoexport.methods.adapters_or_weights import AdaptersOrWeights
 from zoexport.methods.steps import spsa

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 from zoexport.core.config import setting
+from zoexport.core.errors import Problem
+from zoexport.core.graph import Pass
 from zoexport.core.settings import LoraSettings
-from zoexport.core.types import Method, Pass, Problem
+from zoexport.core.target import Method
 from zoexport.methods import methods
 from zoexport.methods.steps import spsa
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from zoexport.core.config import as_dict
-from zoexport.core.types import Pass
+from zoexport.core.graph import Pass
 from zoexport.trained import kind_of
 
 if TYPE_CHECKING:
+    from zoexport.core.graph import LayerGraph, TrainingGraph
     from zoexport.core.settings import TrainingSettings
-    from zoexport.core.types import LayerGraph, TrainingGraph
     from zoexport.trained import Insertion
 
 _LOGITS = 5 << 20

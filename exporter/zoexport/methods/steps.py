@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from zoexport.core.errors import ConfigError
+from zoexport.core.graph import LayerGraph, Pass
 from zoexport.core.step_plan import Copies, ProbeLevel, StepPlan, UpdateRule
-from zoexport.core.types import LayerGraph, Pass
 
 
 def spsa(

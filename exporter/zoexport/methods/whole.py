@@ -13,13 +13,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from zoexport.core.config import setting
+from zoexport.core.errors import Problem
+from zoexport.core.graph import Pass
 from zoexport.core.settings import LoraSettings
 from zoexport.core.step_plan import Rule, UpdateRule
-from zoexport.core.types import Pass, Problem
 from zoexport.trained import kind_of
 
 if TYPE_CHECKING:
-    from zoexport.core.types import TrainingGraph
+    from zoexport.core.graph import TrainingGraph
 
 
 @dataclasses.dataclass(frozen=True)

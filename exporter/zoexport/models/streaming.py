@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoexport.core.types import RowReader
+from zoexport.core.graph import RowReader
 from zoexport.core.untouched import untouched_zeros
 
 _SMALL = 1 << 16

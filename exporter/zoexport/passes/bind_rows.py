@@ -25,8 +25,8 @@ import torch
 from torch.fx import Graph, Node
 
 from zoexport.core.errors import VerifyError
+from zoexport.core.graph import Dim, Program, TrainingGraph, Value
 from zoexport.core.interpreted import InterpretedGraph
-from zoexport.core.types import Dim, Program, TrainingGraph, Value
 from zoexport.ir.fakes import fake_result, static_mode
 from zoexport.ir.graphs import aten, described, is_call, placeholders
 from zoexport.passes.dual_forward import VARIES

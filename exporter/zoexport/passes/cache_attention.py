@@ -30,7 +30,7 @@ import torch
 from torch.fx import Node
 
 from zoexport.core.errors import VerifyError
-from zoexport.core.types import LayerGraph, Program, Stage, Value
+from zoexport.core.graph import LayerGraph, Program, Stage, Value
 from zoexport.ir.attentions import (
     Attention,
     OtherAttention,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from zoexport.core.errors import VerifyError, first_line
-from zoexport.core.types import LayerGraph, Program, Stage
+from zoexport.core.graph import LayerGraph, Program, Stage
 from zoexport.ir.graphs import arguments, copy_program, is_call, zo
 from zoexport.ir.lengths import set_length
 from zoexport.passes.check_stages import trial_value

@@ -6,7 +6,7 @@ it gave. Left alone: a graph that was captured at its only length.
 
 from __future__ import annotations
 
-from zoexport.core.types import TrainingGraph
+from zoexport.core.graph import TrainingGraph
 from zoexport.ir.lengths import FixedLength, agrees_at_other_lengths
 
 

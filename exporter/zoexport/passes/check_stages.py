@@ -13,7 +13,7 @@ import torch
 from torch.fx import Node
 
 from zoexport.core.errors import ModelError, VerifyError
-from zoexport.core.types import LayerGraph, Program, Value
+from zoexport.core.graph import LayerGraph, Program, Value
 from zoexport.ir.graphs import aten, copy_program, is_call, operand, placeholders, shape_of
 from zoexport.ir.lengths import FixedLength, set_length, set_rows
 from zoexport.passes.split_layers import HEAD

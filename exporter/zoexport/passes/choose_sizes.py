@@ -23,7 +23,7 @@ import torch
 from torch.fx import Node
 
 from zoexport.core.errors import VerifyError
-from zoexport.core.types import LayerGraph, Program
+from zoexport.core.graph import LayerGraph, Program
 from zoexport.ir.graphs import (
     QUANTIZED_LINEARS,
     RESHAPES,

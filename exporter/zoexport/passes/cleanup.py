@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from zoexport.core.types import TrainingGraph
+from zoexport.core.graph import TrainingGraph
 from zoexport.ir.graphs import arguments, aten, is_call, operand, remove_unused_weights
 from zoexport.ir.rewrite import rewrite
 

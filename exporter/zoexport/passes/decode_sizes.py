@@ -22,7 +22,7 @@ from __future__ import annotations
 import dataclasses
 
 from zoexport.core.errors import VerifyError
-from zoexport.core.types import LayerGraph, Program
+from zoexport.core.graph import LayerGraph, Program
 from zoexport.ir.graphs import copy_program
 from zoexport.ir.lengths import position_axes, set_length
 from zoexport.ir.shapes import record_shapes

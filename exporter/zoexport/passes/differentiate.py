@@ -29,8 +29,8 @@ from torch._subclasses import FakeTensorMode
 from torch.fx import Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from zoexport.core.graph import LayerGraph, Program, Value
 from zoexport.core.interpreted import InterpretedGraph
-from zoexport.core.types import LayerGraph, Program, Value
 from zoexport.ir.decompose import core_decompositions
 from zoexport.ir.graphs import (
     aten,

@@ -18,7 +18,7 @@ from __future__ import annotations
 from torch.fx import Node
 
 from zoexport.core.errors import ConfigError
-from zoexport.core.types import Program, TrainingGraph, Value
+from zoexport.core.graph import Program, TrainingGraph, Value
 from zoexport.ir.graphs import (
     add_input,
     aten,

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from zoexport.core.errors import VerifyError
-from zoexport.core.types import Program, Slot, TrainingGraph, Value
+from zoexport.core.graph import Program, Slot, TrainingGraph, Value
 from zoexport.ir.graphs import (
     add_input,
     aten,

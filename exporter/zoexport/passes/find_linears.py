@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from torch.fx import Node
 
-from zoexport.core.types import Program, TrainingGraph
+from zoexport.core.graph import Program, TrainingGraph
 from zoexport.ir.graphs import (
     aten,
     call,

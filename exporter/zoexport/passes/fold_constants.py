@@ -24,7 +24,7 @@ from collections.abc import Collection
 import torch
 from torch.fx import Node
 
-from zoexport.core.types import Program, TrainingGraph, Value
+from zoexport.core.graph import Program, TrainingGraph, Value
 from zoexport.ir.graphs import add_input, constant_values, placeholders, remove_unused_weights
 
 _LARGEST = 1 << 22

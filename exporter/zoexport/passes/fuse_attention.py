@@ -28,7 +28,7 @@ from collections.abc import Callable
 import torch
 from torch.fx import Node
 
-from zoexport.core.types import LayerGraph, Program, Stage
+from zoexport.core.graph import LayerGraph, Program, Stage
 from zoexport.ir.attentions import (
     Attention,
     OtherAttention,

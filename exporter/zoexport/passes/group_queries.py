@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from torch.fx import Node
 
-from zoexport.core.types import TrainingGraph
+from zoexport.core.graph import TrainingGraph
 from zoexport.ir.graphs import arguments, aten, call, is_call, operand, shape_of
 from zoexport.ir.rewrite import rewrite
 

@@ -22,7 +22,7 @@ import operator
 
 import torch
 
-from zoexport.core.types import Dim, Program, TrainingGraph, Value
+from zoexport.core.graph import Dim, Program, TrainingGraph, Value
 from zoexport.ir.graphs import (
     add_input,
     aten,

@@ -21,8 +21,8 @@ from torch.fx import Node
 
 from zoexport.core import rng
 from zoexport.core.errors import ConfigError, VerifyError, nearest
+from zoexport.core.graph import Program, Slot, TrainingGraph, Value
 from zoexport.core.lora_scaling import LoraScaling
-from zoexport.core.types import Program, Slot, TrainingGraph, Value
 from zoexport.ir.graphs import (
     add_input,
     aten,

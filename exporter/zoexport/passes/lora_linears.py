@@ -19,8 +19,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from zoexport.core.graph import Program, RowReader, TrainingGraph, Value
 from zoexport.core.lora_scaling import LoraScaling
-from zoexport.core.types import Program, RowReader, TrainingGraph, Value
 from zoexport.ir.graphs import add_input, aten, call, keep_path, operand
 from zoexport.passes.lora_inject import check_rank, first_a, linear_calls
 

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from zoexport.core.types import Program, TrainingGraph
+from zoexport.core.graph import Program, TrainingGraph
 from zoexport.ir.graphs import aten, call, placeholders, remove_unused_weights, shape_of
 
 _HIDDEN = -1e4

@@ -23,8 +23,8 @@ from collections.abc import Collection, Sequence
 import torch
 
 from zoexport.core.errors import VerifyError
+from zoexport.core.graph import LayerGraph, Program, Slot, Value
 from zoexport.core.grid import pair_table
-from zoexport.core.types import LayerGraph, Program, Slot, Value
 from zoexport.ir.frozen import values
 from zoexport.ir.graphs import (
     add_input,

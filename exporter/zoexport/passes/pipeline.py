@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from zoexport.core.types import Pass, Progress, TrainingGraph
+from zoexport.core.graph import Pass, TrainingGraph
+from zoexport.core.progress import Progress
 from zoexport.ir.verify import verify
 
 

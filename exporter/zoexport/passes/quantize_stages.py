@@ -20,7 +20,7 @@ import torch
 from torch.fx import Node
 
 from zoexport.core import int4
-from zoexport.core.types import LayerGraph, Program, Value
+from zoexport.core.graph import LayerGraph, Program, Value
 from zoexport.ir.graphs import (
     add_input,
     arguments,

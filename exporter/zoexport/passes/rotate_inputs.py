@@ -22,7 +22,7 @@ from collections.abc import Iterable
 
 from torch.fx import Node
 
-from zoexport.core.types import LayerGraph, Program
+from zoexport.core.graph import LayerGraph, Program
 from zoexport.ir.graphs import aten, call, is_call, operand, placeholders, zo
 
 MINIMUM_GAIN = 2.0

@@ -25,7 +25,7 @@ from torch.fx import Node
 
 from zoexport.core.activation_grids import Format, int8
 from zoexport.core.errors import VerifyError
-from zoexport.core.types import LayerGraph, Program, Stage, Value
+from zoexport.core.graph import LayerGraph, Program, Stage, Value
 from zoexport.ir.graphs import add_input, aten, call, is_call, keep_path, operand, placeholders, zo
 
 FORMAT = "quzo.activation."

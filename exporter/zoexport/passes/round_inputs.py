@@ -13,7 +13,7 @@ Left alone: int8 layers whose inputs are not made of whole groups of 32.
 
 from __future__ import annotations
 
-from zoexport.core.types import TrainingGraph
+from zoexport.core.graph import TrainingGraph
 from zoexport.ir.graphs import is_call, operand, shape_of, zo
 from zoexport.ir.product_ops import ROUNDED_GROUP
 

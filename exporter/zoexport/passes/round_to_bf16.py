@@ -14,7 +14,7 @@ compared; and all that is no product of a frozen quantized weight, adapters and 
 
 from __future__ import annotations
 
-from zoexport.core.types import TrainingGraph
+from zoexport.core.graph import TrainingGraph
 from zoexport.ir.graphs import is_call, zo
 from zoexport.passes.split_layers import EMBEDDING, HEAD
 

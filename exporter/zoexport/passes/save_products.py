@@ -28,7 +28,7 @@ import networkx
 import torch
 from torch.fx import Node
 
-from zoexport.core.types import LayerGraph, Program, Value
+from zoexport.core.graph import LayerGraph, Program, Value
 from zoexport.ir.graphs import (
     add_input,
     aten,

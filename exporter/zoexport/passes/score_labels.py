@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import operator
 
-from zoexport.core.types import TrainingGraph, Value
+from zoexport.core.graph import TrainingGraph, Value
 from zoexport.ir.graphs import (
     add_input,
     aten,

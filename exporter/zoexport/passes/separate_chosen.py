@@ -21,8 +21,8 @@ import torch
 from torch.fx import Node
 
 from zoexport.core.errors import ConfigError, VerifyError
+from zoexport.core.graph import Program, Slot, TrainingGraph, Value
 from zoexport.core.mask import ranges
-from zoexport.core.types import Program, Slot, TrainingGraph, Value
 from zoexport.ir.frozen import chosen_values
 from zoexport.ir.graphs import add_input, aten, call, is_call, keep_path, operand, placeholders, zo
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 import torch
 from torch.fx import Node
 
-from zoexport.core.types import Program, TrainingGraph
+from zoexport.core.graph import Program, TrainingGraph
 from zoexport.ir.graphs import arguments, aten, call, placeholders, remove_unused_weights
 from zoexport.ir.rewrite import rewrite
 

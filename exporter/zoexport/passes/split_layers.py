@@ -30,15 +30,8 @@ import torch
 from torch.fx import Graph, Node
 
 from zoexport.core.errors import VerifyError
+from zoexport.core.graph import LayerGraph, ModelGraph, Program, Stage, TrainingGraph, Value
 from zoexport.core.interpreted import InterpretedGraph
-from zoexport.core.types import (
-    LayerGraph,
-    ModelGraph,
-    Program,
-    Stage,
-    TrainingGraph,
-    Value,
-)
 from zoexport.ir.graphs import (
     arguments,
     aten,

@@ -14,8 +14,8 @@ import torch
 from torch._guards import detect_fake_mode
 from torch.fx import Graph
 
+from zoexport.core.graph import Program, TrainingGraph, Value
 from zoexport.core.interpreted import InterpretedGraph
-from zoexport.core.types import Program, TrainingGraph, Value
 from zoexport.ir.graphs import call, identifier, placeholders, zo
 
 UPDATE = "update"

@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 
 from zoexport.core.errors import VerifyError
-from zoexport.core.types import LayerGraph, Program, Slot
+from zoexport.core.graph import LayerGraph, Program, Slot
 from zoexport.ir.frozen import values
 
 

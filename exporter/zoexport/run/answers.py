@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zoexport.core.errors import ConfigError, DataError, ZoExportError
-from zoexport.core.types import Progress
+from zoexport.core.progress import Progress
 from zoexport.run.generate import Generator, Prompt, prompt_of
 from zoexport.session.data import prompts_of
 

@@ -17,8 +17,8 @@ from types import FrameType
 from typing import Any, Literal
 
 from zoexport.core.errors import ConfigError, StateError
+from zoexport.core.progress import Progress, silent
 from zoexport.core.settings import READING
-from zoexport.core.types import Progress, silent
 from zoexport.data.sources import Data, as_file
 from zoexport.run.answers import answered, read_questions
 from zoexport.run.generate import generator

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zoexport.session.bundle import Bundle
-from zoexport.session.data import Dataset, Tokenizer
+from zoexport.session.data import Dataset, Tokenizer, Validation
 from zoexport.session.host import (
     Session,
     abi_version,
@@ -31,7 +31,6 @@ from zoexport.session.types import (
     StepEvaluation,
     StepProgress,
     Tensor,
-    Validation,
     no_programs,
 )
 

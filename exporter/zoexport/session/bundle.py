@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from zoexport.core.manifest import FILE, check_files, check_schema
+from zoexport.core.progress import Notice, Progress, silent
 from zoexport.core.trust import Trust, Trusted
-from zoexport.core.types import Notice, Progress, silent
 from zoexport.session.data import Dataset, Tokenizer
 from zoexport.session.host import Session, manifest_text
 from zoexport.session.types import Engine

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import array
 import ctypes
+import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from zoexport.core.errors import DataError
 from zoexport.core.settings import READING
 from zoexport.core.trust import Trusted
 from zoexport.session import abi
-from zoexport.session.types import Candidate, OnPart, Read
+from zoexport.session.types import Candidate, OnPart, Read, StepEvaluation
 
 _SURROUNDING = 64
 """Tokens that a tokenizer may write around a text, at most."""
@@ -269,3 +270,22 @@ def reading(settings: Mapping[str, Any]) -> dict[str, Any]:
         settings: of a manifest, with what was chosen for the run.
     """
     return {key: settings[key] for key in READING if key in settings}
+
+
+@dataclasses.dataclass(frozen=True)
+class Validation:
+    """Validation examples that a run evaluates on during training; None: as the run has it.
+
+    Attributes:
+        every: steps from one evaluation to the next; of a new run a tenth of all.
+        patience: evaluations in a row without a lower loss, after which training ends; of a new run never.
+        keep: weights that readers of the state get: of the ``best`` evaluation (default of a new run) or the ``last``
+            step.
+        on_evaluated: called after each evaluation; True stops the run after saving.
+    """
+
+    dataset: Dataset
+    every: int | None = None
+    patience: int | None = None
+    keep: Literal["last", "best"] | None = None
+    on_evaluated: Callable[[StepEvaluation], bool | None] | None = None

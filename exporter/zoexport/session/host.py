@@ -23,7 +23,7 @@ from zoexport.core.files import open_within
 from zoexport.core.manifest import FILE
 from zoexport.core.trust import Trusted
 from zoexport.session import abi
-from zoexport.session.data import Dataset
+from zoexport.session.data import Dataset, Validation
 from zoexport.session.types import (
     Engine,
     EngineCallback,
@@ -41,7 +41,6 @@ from zoexport.session.types import (
     Step,
     StepEvaluation,
     StepProgress,
-    Validation,
 )
 
 _QNN = "QnnBackend"

@@ -5,12 +5,9 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from zoexport.session import abi
-
-if TYPE_CHECKING:
-    from zoexport.session.data import Dataset
 
 #: ``tokens`` and ``labels`` of one candidate; ``labels[t]`` follows ``tokens[t]``, or is -100.
 Candidate = tuple[Sequence[int], Sequence[int]]
@@ -130,25 +127,6 @@ class StepEvaluation:
     token_accuracy: float
     margin: float | None
     best: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class Validation:
-    """Validation examples that a run evaluates on during training; None: as the run has it.
-
-    Attributes:
-        every: steps from one evaluation to the next; of a new run a tenth of all.
-        patience: evaluations in a row without a lower loss, after which training ends; of a new run never.
-        keep: weights that readers of the state get: of the ``best`` evaluation (default of a new run) or the ``last``
-            step.
-        on_evaluated: called after each evaluation; True stops the run after saving.
-    """
-
-    dataset: Dataset
-    every: int | None = None
-    patience: int | None = None
-    keep: Literal["last", "best"] | None = None
-    on_evaluated: Callable[[StepEvaluation], bool | None] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from zoexport.core.types import Program
+from zoexport.core.graph import Program
 from zoexport.ir.graphs import arguments, aten, call, record, shape_of, zo
 from zoexport.ir.rewrite import reshaped, rewrite
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from zoexport.core.types import Program, Value
+from zoexport.core.graph import Program, Value
 from zoexport.ir.graphs import identifier
 
 

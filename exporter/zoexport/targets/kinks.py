@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zoexport.core.types import Program
+from zoexport.core.graph import Program
 from zoexport.ir.graphs import aten, is_call
 
 WIDE = "Layers with ReLU compute in fp32: rounding across its kink changes gradients by percents"

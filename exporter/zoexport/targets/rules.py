@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from zoexport.core.errors import LoweringError, first_line
-from zoexport.core.types import Program
+from zoexport.core.graph import Program
 from zoexport.ir.graphs import described
 
 Rule = Callable[..., Any]

@@ -17,7 +17,7 @@ import dataclasses
 
 from torch.fx import Node
 
-from zoexport.core.types import Program
+from zoexport.core.graph import Program
 from zoexport.ir.graphs import RESHAPES, aten, is_call, operand, placeholders
 
 LEAST = 1e-30

@@ -15,12 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from zoexport.core import int4
-from zoexport.core.types import (
-    LayerGraph,
-    LoweringMemory,
-    Program,
-    TrainingGraph,
-)
+from zoexport.core.graph import LayerGraph, Program, TrainingGraph
+from zoexport.core.target import LoweringMemory
 from zoexport.ir.frozen import PIECE, bound_weights
 from zoexport.ir.lengths import row_lengths
 

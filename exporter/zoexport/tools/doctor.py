@@ -16,10 +16,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from zoexport.core.errors import Problem
 from zoexport.core.fetch import cache_dir
 from zoexport.core.native import FIX
 from zoexport.core.resources import checkout
-from zoexport.core.types import Problem
 from zoexport.core.version import __version__
 
 _LOW_DISK_BYTES = 5e9

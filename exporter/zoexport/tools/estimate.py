@@ -12,13 +12,9 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from zoexport.core.graph import LayerGraph, Stage, TrainingGraph
 from zoexport.core.step_plan import StepPlan
-from zoexport.core.types import (
-    Footprint,
-    LayerGraph,
-    Stage,
-    TrainingGraph,
-)
+from zoexport.core.target import Footprint
 from zoexport.ir.counts import product_flops
 from zoexport.ir.frozen import bound_weights
 

@@ -12,7 +12,7 @@ from zoexport.data import corpus
 from zoexport.data.examples import IGNORED, Candidate, read_examples
 from zoexport.data.text_entry import tokenizer_of
 from zoexport.ir.capture import position_limit
-from zoexport.tools.sensitivity import MaskConfig
+from zoexport.tools.mask_choice import MaskConfig
 
 if TYPE_CHECKING:
     from zoexport.models import LoadedModel

@@ -9,8 +9,8 @@ from typing import Any
 
 from zoexport.core import manifest as manifests
 from zoexport.core.files import atomic_file, refuse_existing
+from zoexport.core.progress import Progress
 from zoexport.core.trust import Trusted
-from zoexport.core.types import Progress
 from zoexport.session import Bundle, abi
 from zoexport.session.host import manifest_text
 

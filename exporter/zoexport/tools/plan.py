@@ -6,12 +6,14 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from zoexport.compiler import build
+from zoexport.compiler import graphs
+from zoexport.compiler.plan import Plan, plan, with_recipe
 from zoexport.core.config import as_dict, fields, with_values
 from zoexport.core.errors import ConfigError
 from zoexport.core.features import Feature
+from zoexport.core.graph import TrainingGraph
+from zoexport.core.progress import Progress
 from zoexport.core.recipes import StrPath, read_recipe
-from zoexport.core.types import Progress, TrainingGraph
 from zoexport.methods import methods
 from zoexport.tools.compiling import compiling
 from zoexport.tools.estimate import PROCESSES, Estimate, estimate
@@ -75,7 +77,7 @@ def plan_training(
         )
     _check_disk(ram_mb, disk_mb_s)
     given = {**read_recipe(recipe).settings, **settings}
-    planned = build.with_recipe(method, target, settings, recipe)
+    planned = with_recipe(method, target, settings, recipe)
     planner = _Planner(model, planned, threads, labels, progress)
     graph = planner.graph(planned)
     found = planner.estimate(planned, graph)
@@ -126,7 +128,7 @@ def _check_disk(ram_mb: float | None, disk_mb_s: float | None) -> None:
 
 def _that_fit(
     planner: _Planner,
-    planned: build.Plan,
+    planned: Plan,
     given: Mapping[str, Any],
     budget_mb: float,
     process: str,
@@ -151,7 +153,7 @@ class _Planner:
     def __init__(
         self,
         model: str,
-        first: build.Plan,
+        first: Plan,
         threads: int,
         labels: int | None,
         progress: Progress,
@@ -166,18 +168,18 @@ class _Planner:
         self._threads = threads
         self._labels = labels
         self._progress = progress
-        length = build.capture_length(first, self._model)
+        length = graphs.capture_length(first, self._model)
         self._any_length = length is not None
-        self._captured = build.captured(
+        self._captured = graphs.captured(
             self._model, length or first.config.max_length, first.config.max_length, progress
         )
         self._footprints: dict[str, Any] = {}
 
-    def graph(self, planned: build.Plan) -> TrainingGraph:
+    def graph(self, planned: Plan) -> TrainingGraph:
         """After the passes of a method and its settings, with rows no longer than the captured ones."""
-        return build.sized_graph(planned, self._model, self._captured, self._progress)
+        return graphs.sized_graph(planned, self._model, self._captured, self._progress)
 
-    def estimate(self, planned: build.Plan, graph: TrainingGraph) -> Estimate:
+    def estimate(self, planned: Plan, graph: TrainingGraph) -> Estimate:
         """What training it takes."""
         # Methods without gradients run the same programs over layers.
         programs = [(p.name, p.inputs, p.outputs) for p in graph.programs.values()]
@@ -194,7 +196,7 @@ class _Planner:
             labels=self._labels,
         )
 
-    def compiling(self, planned: build.Plan, graph: TrainingGraph) -> dict[str, int] | None:
+    def compiling(self, planned: Plan, graph: TrainingGraph) -> dict[str, int] | None:
         """What compiling it takes; None where that is not known."""
         return compiling(
             planned.target.lowering_memory,
@@ -231,7 +233,7 @@ def _disk(
 
 
 def _kept(
-    planner: _Planner, planned: build.Plan, process: str, ram_mb: float
+    planner: _Planner, planned: Plan, process: str, ram_mb: float
 ) -> dict[str, dict[str, int]]:
     """What ``activation_cache_mb`` a run can have in so much memory beside its weights, if it has the setting."""
     if Feature.SAVED_PRODUCTS not in planned.target.has or "activation_cache_mb" not in as_dict(
@@ -239,7 +241,7 @@ def _kept(
     ):
         return {}
 
-    def with_room(activation_cache_mb: int) -> build.Plan:
+    def with_room(activation_cache_mb: int) -> Plan:
         config = with_values(planned.config, {"activation_cache_mb": activation_cache_mb})
         return dataclasses.replace(planned, config=config)
 
@@ -286,11 +288,11 @@ def _megabytes(size: int) -> float:
 class Option:
     """A candidate. ``changes``: the settings that are to be given for it, beside those given already."""
 
-    plan: build.Plan
+    plan: Plan
     changes: dict[str, Any]
 
 
-def options(planned: build.Plan, given: Mapping[str, Any]) -> Iterator[Option]:
+def options(planned: Plan, given: Mapping[str, Any]) -> Iterator[Option]:
     """Candidates in the order of preference: first order before zeroth, then as much of what was asked for as can be.
 
     Of methods that can run layer by layer this way alone, as it takes the least memory.
@@ -310,7 +312,7 @@ def options(planned: build.Plan, given: Mapping[str, Any]) -> Iterator[Option]:
             if "granularity" in known and asked.get("granularity", "model") == "model":
                 changes["granularity"] = "layer"
             try:
-                candidate = build.plan(name, planned.target.name, {**own, **changes})
+                candidate = plan(name, planned.target.name, {**own, **changes})
             except ConfigError:  # a setting that this method does not take
                 continue
             if as_dict(candidate.config).get("mask", "") is None and own is everywhere:
@@ -323,7 +325,7 @@ def _keys() -> list[set[str]]:
     return [set(fields(methods.get(name).config)) - {"learning_rate"} for name in methods.names()]
 
 
-def _by_preference(planned: build.Plan) -> list[str]:
+def _by_preference(planned: Plan) -> list[str]:
     """First order first, then what was asked for, then what reads the weights once for all copies."""
 
     def rank(name: str) -> tuple[bool, bool, str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoexport.core.errors import ConfigError, StateError, ZoExportError
 from zoexport.core.files import atomic_file, open_within, refuse_existing
-from zoexport.core.types import Progress
+from zoexport.core.progress import Progress
 from zoexport.run.logging import default_file, read, same_loss, same_run
 from zoexport.session import Bundle
 from zoexport.tools.describe import describe_state

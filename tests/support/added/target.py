@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.core.features import Feature
-from zoexport.core.types import Footprint, Lowered, Program, Progress, Target, TrainingGraph
+from zoexport.core.graph import Program, TrainingGraph
+from zoexport.core.progress import Progress
+from zoexport.core.target import Footprint, Lowered, Target
 from zoexport.targets import targets
 
 

@@ -25,8 +25,8 @@ from zoexport.adapters import (
     write_peft_config,
 )
 from zoexport.core.errors import ConfigError, StateError
+from zoexport.core.graph import Slot
 from zoexport.core.lora_scaling import LoraScaling, patterns_of
-from zoexport.core.types import Slot
 from zoexport.methods.prge import PrgeConfig
 from zoexport.models import adapter_targets
 from zoexport.models.conv1d import linear_from_conv1d

@@ -16,8 +16,7 @@ import pytest
 from tests.support.bundles import write_bundle
 from tests.support.tiny_models import save_tiny
 from zoexport.cli.main import cli, run
-from zoexport.core.errors import BundleError
-from zoexport.core.types import Problem
+from zoexport.core.errors import BundleError, Problem
 from zoexport.core.version import __version__
 from zoexport.tools import doctor
 

@@ -8,14 +8,14 @@ import torch
 from transformers import AutoModelForCausalLM, GPTNeoConfig, GraniteMoeHybridConfig, Phi3Config
 
 from tests.support.tiny_models import LLAMA_LIKE
-from zoexport.compiler import build
 from zoexport.compiler.decoding import Generating, generating_graph
-from zoexport.core.types import LayerGraph
+from zoexport.compiler.plan import Plan, plan
+from zoexport.core.graph import LayerGraph
 from zoexport.ir.capture import capture
 from zoexport.ir.graphs import arguments, is_call, zo
 
 
-def _made(config: Any, **settings: Any) -> tuple[build.Plan, LayerGraph | Generating]:
+def _made(config: Any, **settings: Any) -> tuple[Plan, LayerGraph | Generating]:
     """Return the programs that a bundle of a model generates with, or why there are none."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(
@@ -23,7 +23,7 @@ def _made(config: Any, **settings: Any) -> tuple[build.Plan, LayerGraph | Genera
     ).eval()
     model.requires_grad_(False)
     given = {"weights": "fp32", "max_length": 24, "generate.context": 40, **settings}
-    planned = build.plan("mebp", "host", given)
+    planned = plan("mebp", "host", given)
     # As when a bundle is compiled, the same model is captured twice.
     graph = capture(model, 24)
     return planned, generating_graph(planned, model, graph, lambda *_: None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from zoexport.compiler.build import plan
+from zoexport.compiler.plan import plan
 from zoexport.core.config import as_dict, parse, parse_assignments
 from zoexport.core.errors import ConfigError
 from zoexport.methods import methods

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from zoexport.cli.main import run
-from zoexport.compiler.build import with_recipe
+from zoexport.compiler.plan import with_recipe
 from zoexport.core.config import as_dict, fields, parse
 from zoexport.core.errors import ConfigError
 from zoexport.core.recipes import comment, known, read_recipe

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from zoexport.core.graph import Program, Value
 from zoexport.core.interpreted import InterpretedGraph
-from zoexport.core.types import Program, Value
 from zoexport.ir.decompose import Decompositions, core_decompositions
 from zoexport.ir.graphs import aten, placeholders
 from zoexport.ir.shapes import record_shapes

@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 
 from tests.support.splits import Layer, small
 from zoexport.core import int4
-from zoexport.core.types import LayerGraph, Pack
+from zoexport.core.graph import LayerGraph
+from zoexport.core.target import Pack
 from zoexport.ir import frozen
 from zoexport.models.weights import LoadedWeights
 from zoexport.targets.mlx.packing import pack

@@ -13,7 +13,7 @@ from tests.support.graphs import VOCAB, SmallModel
 from tests.support.tiny_models import fixed_tokens
 from tests.unit.methods.test_methods_interpreted import build
 from zoexport.core.errors import VerifyError
-from zoexport.core.types import Value
+from zoexport.core.graph import Value
 from zoexport.ir.capture import capture
 from zoexport.ir.graphs import copy_program, is_call, zo
 from zoexport.ir.interpret import interpret

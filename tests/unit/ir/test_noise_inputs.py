@@ -11,7 +11,7 @@ import torch
 from tests.support.programs import same
 from tests.unit.methods.test_methods_interpreted import PENDING, QUERIES, STEP, build
 from zoexport.core import rng
-from zoexport.core.types import Program, Slot, TrainingGraph, Value
+from zoexport.core.graph import Program, Slot, TrainingGraph, Value
 from zoexport.ir.graphs import (
     copy_program,
     identifier,

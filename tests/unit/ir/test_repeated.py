@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tests.support.tiers import slow_architectures
 from tests.support.tiny_models import ARCHITECTURES, tiny
-from zoexport.core.types import TrainingGraph
+from zoexport.core.graph import TrainingGraph
 from zoexport.ir import capture as capturing
 from zoexport.ir.capture import capture
 from zoexport.ir.graphs import module_path

@@ -13,8 +13,8 @@ from torch import nn
 from tests.support.graphs import WIDTH, captured
 from tests.support.splits import Layer, small
 from zoexport.core.errors import VerifyError
+from zoexport.core.graph import Slot, TrainingGraph, Value
 from zoexport.core.lora_scaling import LoraScaling
-from zoexport.core.types import Slot, TrainingGraph, Value
 from zoexport.ir.graphs import arguments, aten, copy_program, output_node, placeholders
 from zoexport.ir.verify import RULES, verify
 from zoexport.passes.bind_rows import bind_rows

@@ -9,8 +9,9 @@ import torch
 
 from tests.support.tiers import slow_architectures
 from tests.support.tiny_models import ARCHITECTURES, VOCAB_SIZE, fixed, fixed_tokens, tiny
-from zoexport.compiler.build import plan, training_graph
-from zoexport.core.types import TrainingGraph
+from zoexport.compiler.graphs import training_graph
+from zoexport.compiler.plan import plan
+from zoexport.core.graph import TrainingGraph
 from zoexport.ir.interpret import interpret
 from zoexport.methods.reference.quantized import quantize_model
 from zoexport.models.conv1d import linear_from_conv1d

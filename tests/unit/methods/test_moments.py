@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.support.tiny_models import tiny
-from zoexport.compiler.build import plan
+from zoexport.compiler.plan import plan
 from zoexport.core.config import parse
 from zoexport.core.errors import ConfigError
 from zoexport.core.step_plan import ProbeLevel, StepPlan, UpdateRule

@@ -11,9 +11,10 @@ import torch
 from tests.support.masks import random_places
 from tests.support.tiers import slow_architectures
 from tests.support.tiny_models import ARCHITECTURES, VOCAB_SIZE, fixed_tokens, tiny
-from zoexport.compiler.build import plan, training_graph
+from zoexport.compiler.graphs import training_graph
+from zoexport.compiler.plan import plan
 from zoexport.core.errors import ConfigError
-from zoexport.core.types import TrainingGraph
+from zoexport.core.graph import TrainingGraph
 from zoexport.ir.frozen import RowsWithoutChosen, materialize
 from zoexport.ir.graphs import is_call, zo
 from zoexport.ir.interpret import Stages, interpret

@@ -7,7 +7,8 @@ import torch
 
 from tests.support.splits import LABELS, POSITIONS, by_autograd, state
 from tests.support.tiny_models import fixed_tokens, tiny
-from zoexport.compiler.build import plan, training_graph
+from zoexport.compiler.graphs import training_graph
+from zoexport.compiler.plan import plan
 from zoexport.core.step_plan import ProbeLevel, StepPlan
 from zoexport.ir.frozen import materialize
 from zoexport.ir.interpret import Stages

@@ -8,8 +8,8 @@ from torch import nn
 
 from tests.support.graphs import SEQ, WIDTH, captured, operators
 from zoexport.core.errors import VerifyError
+from zoexport.core.graph import Dim, TrainingGraph
 from zoexport.core.lora_scaling import LoraScaling
-from zoexport.core.types import Dim, TrainingGraph
 from zoexport.passes.bind_rows import bind_rows
 from zoexport.passes.dual_forward import dual_forward
 from zoexport.passes.label_logprobs import label_logprobs

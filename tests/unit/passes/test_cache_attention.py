@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.support.tiny_models import VOCAB_SIZE, fixed_tokens, tiny
 from zoexport.core.errors import VerifyError
-from zoexport.core.types import Program, TrainingGraph
+from zoexport.core.graph import Program, TrainingGraph
 from zoexport.ir.capture import capture
 from zoexport.ir.graphs import arguments, is_call, zo
 from zoexport.methods.mebp import MebpConfig

@@ -14,7 +14,7 @@ from tests.support.graphs import (
     label_logprobs_of,
     operators,
 )
-from zoexport.core.types import TrainingGraph
+from zoexport.core.graph import TrainingGraph
 from zoexport.ir.graphs import aten, is_call, shape_of
 from zoexport.ir.interpret import interpret
 from zoexport.passes.bind_rows import bind_rows

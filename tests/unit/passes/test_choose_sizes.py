@@ -13,9 +13,10 @@ from torch import nn
 from tests.support.graphs import VOCAB, WIDTH, SmallModel
 from tests.support.splits import LENGTH, Layer, small
 from tests.support.tiny_models import HIDDEN, fixed, from_config, tiny_config
-from zoexport.compiler.build import plan, training_graph
+from zoexport.compiler.graphs import training_graph
+from zoexport.compiler.plan import plan
 from zoexport.core.errors import VerifyError
-from zoexport.core.types import TrainingGraph
+from zoexport.core.graph import TrainingGraph
 from zoexport.ir.frozen import materialize
 from zoexport.ir.graphs import outputs, shape_of
 from zoexport.ir.interpret import Stages

@@ -17,7 +17,7 @@ from tests.support.splits import (
     state,
     tiny_graph,
 )
-from zoexport.core.types import Program, TrainingGraph
+from zoexport.core.graph import Program, TrainingGraph
 from zoexport.ir.interpret import Stages
 
 BODY = [f"body.{number}.linear" for number in range(3)]

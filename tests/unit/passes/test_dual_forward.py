@@ -9,8 +9,8 @@ from torch import nn
 
 from tests.support.graphs import WIDTH, captured, operators
 from zoexport.core.errors import VerifyError
+from zoexport.core.graph import TrainingGraph
 from zoexport.core.lora_scaling import LoraScaling
-from zoexport.core.types import TrainingGraph
 from zoexport.ir.graphs import aten, is_call, placeholders, zo
 from zoexport.passes.dual_forward import dual_forward, one_sided_forward, sequential_forward
 from zoexport.passes.lora_inject import lora_inject

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tests.support.graphs import SEQ, WIDTH, captured, operators, tokens
-from zoexport.core.types import TrainingGraph
+from zoexport.core.graph import TrainingGraph
 from zoexport.ir.interpret import interpret
 from zoexport.passes import fold_constants as module
 from zoexport.passes.bind_rows import bind_rows

@@ -12,7 +12,7 @@ from tests.support.splits import difference, passed
 from tests.support.tiers import slow_architectures
 from tests.support.tiny_models import ARCHITECTURES, ENCODERS, SLIDING_WINDOW
 from zoexport.core.features import Feature
-from zoexport.core.types import Program, TrainingGraph
+from zoexport.core.graph import Program, TrainingGraph
 from zoexport.ir.graphs import arguments, aten, is_call, placeholders, shape_of, zo
 from zoexport.passes.check_stages import trial_value
 from zoexport.passes.fuse_attention import fuse_attention

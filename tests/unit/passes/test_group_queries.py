@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tests.support.graphs import WIDTH, captured, operators, tokens
-from zoexport.core.types import TrainingGraph
+from zoexport.core.graph import TrainingGraph
 from zoexport.ir.interpret import interpret
 from zoexport.passes.bind_rows import bind_rows
 from zoexport.passes.cleanup import cleanup

@@ -9,8 +9,8 @@ from torch import nn
 from tests.support.graphs import VOCAB, WIDTH, captured, tokens
 from zoexport.core import rng
 from zoexport.core.errors import ConfigError, VerifyError
+from zoexport.core.graph import Measured
 from zoexport.core.lora_scaling import LoraScaling
-from zoexport.core.types import Measured
 from zoexport.ir.interpret import interpret
 from zoexport.passes.lora_inject import A_TENSOR_IDS, lora_inject
 

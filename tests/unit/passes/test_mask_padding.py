@@ -7,7 +7,7 @@ import torch
 
 from tests.support.tiny_models import ENCODERS, fixed_tokens, tiny
 from zoexport.core.encoders import model_inputs
-from zoexport.core.types import TrainingGraph
+from zoexport.core.graph import TrainingGraph
 from zoexport.ir.capture import capture
 from zoexport.ir.graphs import placeholders, shape_of
 from zoexport.ir.interpret import interpret

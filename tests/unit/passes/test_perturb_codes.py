@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tests.support.graphs import operators
 from tests.support.tiny_models import tiny
-from zoexport.compiler.build import plan, training_graph
-from zoexport.core.types import TrainingGraph
+from zoexport.compiler.graphs import training_graph
+from zoexport.compiler.plan import plan
+from zoexport.core.graph import TrainingGraph
 
 
 def trained(layers: str) -> TrainingGraph:

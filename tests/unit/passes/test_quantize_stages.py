@@ -11,7 +11,7 @@ from torch import nn
 from tests.support.graphs import VOCAB, WIDTH, operators
 from tests.support.splits import Layer, bound, small, tiny_graph
 from zoexport.core.errors import ConfigError
-from zoexport.core.types import TrainingGraph
+from zoexport.core.graph import TrainingGraph
 
 PARTS = {
     "int4": {

@@ -8,7 +8,7 @@ from torch import nn
 
 from tests.support.graphs import SEQ, WIDTH, captured, operators, tokens
 from zoexport.core.errors import ConfigError
-from zoexport.core.types import TrainingGraph
+from zoexport.core.graph import TrainingGraph
 from zoexport.ir.interpret import interpret
 from zoexport.methods.reference.quantized import quantize_model
 from zoexport.passes.bind_rows import bind_rows

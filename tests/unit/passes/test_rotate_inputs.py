@@ -10,9 +10,9 @@ from torch import nn
 
 from tests.support.graphs import WIDTH, SmallModel, operators
 from tests.support.splits import LENGTH, Layer, state
-from zoexport.compiler.build import plan
+from zoexport.compiler.plan import plan
 from zoexport.core import hadamard
-from zoexport.core.types import Measured, Program, TrainingGraph
+from zoexport.core.graph import Measured, Program, TrainingGraph
 from zoexport.ir.capture import capture
 from zoexport.ir.frozen import materialize
 from zoexport.ir.graphs import aten, is_call, operand, placeholders, zo

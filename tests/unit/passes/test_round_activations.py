@@ -16,11 +16,12 @@ from tests.support.graphs import WIDTH, SmallModel, operators
 from tests.support.splits import Layer, arguments, bound, small
 from tests.support.tiny_models import VOCAB_SIZE, fixed_tokens, tiny
 from zoexport.calibration import rounding
-from zoexport.compiler.build import plan, training_graph
+from zoexport.compiler.graphs import training_graph
+from zoexport.compiler.plan import plan
 from zoexport.core import activation_grids as grids
 from zoexport.core.activation_grids import Format
 from zoexport.core.errors import VerifyError
-from zoexport.core.types import Pass, TrainingGraph
+from zoexport.core.graph import Pass, TrainingGraph
 from zoexport.ir.frozen import bound_weights, materialize
 from zoexport.ir.graphs import placeholders
 from zoexport.ir.interpret import Stages

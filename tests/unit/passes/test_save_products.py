@@ -11,10 +11,10 @@ import torch
 from tests.support.splits import Layer, arguments, small, tiny_graph
 from tests.support.tiers import slow_architectures
 from tests.support.tiny_models import ARCHITECTURES, ENCODERS
-from zoexport.compiler.build import plan
+from zoexport.compiler.plan import plan
 from zoexport.core.errors import ConfigError
 from zoexport.core.features import Feature
-from zoexport.core.types import Program, TrainingGraph
+from zoexport.core.graph import Program, TrainingGraph
 from zoexport.ir.graphs import aten, is_call, is_own, placeholders
 from zoexport.passes.split_layers import HEAD
 from zoexport.targets import targets

@@ -8,7 +8,7 @@ from torch import nn
 
 from tests.support.graphs import captured, operators, tokens
 from tests.support.splits import passed
-from zoexport.core.types import TrainingGraph
+from zoexport.core.graph import TrainingGraph
 from zoexport.ir.graphs import arguments, aten, is_call
 from zoexport.ir.interpret import interpret
 from zoexport.passes.bind_rows import bind_rows

@@ -11,7 +11,7 @@ from torch import nn
 from tests.support.graphs import WIDTH, operators
 from tests.support.splits import LENGTH, Layer, bound, calls, passed, small, tiny_graph
 from zoexport.core.errors import VerifyError
-from zoexport.core.types import TrainingGraph
+from zoexport.core.graph import TrainingGraph
 from zoexport.ir.graphs import output_node, placeholders
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from tests.support.tiny_models import tiny
-from zoexport.compiler.build import plan, training_graph
 from zoexport.compiler.decoding import generating_graph
-from zoexport.core.types import LayerGraph, TrainingGraph
+from zoexport.compiler.graphs import training_graph
+from zoexport.compiler.plan import plan
+from zoexport.core.graph import LayerGraph, TrainingGraph
 from zoexport.models.weights import LoadedWeights
 
 TARGETS = ("host", "android-gpu", "ios-coreml", "ios-mlx")

@@ -6,7 +6,7 @@ from importlib import util
 
 import pytest
 
-from zoexport.compiler.build import plan
+from zoexport.compiler.plan import plan
 from zoexport.core.errors import ConfigError
 
 

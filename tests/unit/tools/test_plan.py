@@ -14,9 +14,11 @@ from tests.support.tiers import slow_after
 from tests.support.tiny_models import save_tiny, tiny, tiny_config
 from zoexport import models
 from zoexport.cli.main import run
-from zoexport.compiler import build
+from zoexport.compiler import graphs
+from zoexport.compiler.plan import Plan, plan
 from zoexport.core.config import as_dict
-from zoexport.core.types import Footprint, TrainingGraph
+from zoexport.core.graph import TrainingGraph
+from zoexport.core.target import Footprint
 from zoexport.ir.counts import product_flops
 from zoexport.ir.graphs import identifier
 from zoexport.targets import targets
@@ -113,13 +115,13 @@ def test_a_blank_model_is_the_loaded_one_without_values(name: str, tmp_path: Pat
 @pytest.mark.parametrize("method", ["mebp", "mezo"])
 def test_planned_memory_is_that_of_the_program_file(name: str, method: str, tmp_path: Path) -> None:
     settings = {**SMALL, "lora.target_modules": "all-linear", "activations": "fp32"}
-    planned = build.plan(method, "host", settings)
+    planned = plan(method, "host", settings)
     folder = _config_only(name, tmp_path / name)
     model = models.blank(models.resolve(str(folder), weights=False)).model
-    length = build.capture_length(planned, model)
+    length = graphs.capture_length(planned, model)
     assert length is not None
-    captured = build.captured(model, length, 32, lambda *_: None)
-    graph = build.sized_graph(planned, model, captured, lambda *_: None)
+    captured = graphs.captured(model, length, 32, lambda *_: None)
+    graph = graphs.sized_graph(planned, model, captured, lambda *_: None)
     found = planned.target.footprints(graph, planned.config, lambda *_: None)
     planned.target.lower(graph, planned.config, tmp_path, lambda *_: None)
     program = deserialize_pte_binary((tmp_path / "model.pte").read_bytes()).program
@@ -130,7 +132,7 @@ def test_planned_memory_is_that_of_the_program_file(name: str, method: str, tmp_
     assert planned_bytes == sizes
     assert max(sizes.values()) > 0
     # A second variant of the same captured graph.
-    again = build.sized_graph(planned, model, captured, lambda *_: None)
+    again = graphs.sized_graph(planned, model, captured, lambda *_: None)
     assert planned.target.footprints(again, planned.config, lambda *_: None) == found
 
 
@@ -258,13 +260,13 @@ def _blank(folder: Path) -> Any:
 
 def _sized(
     folder: Path, method: str, target: str = "host", **settings: str
-) -> tuple[build.Plan, TrainingGraph]:
-    planned = build.plan(method, target, {"batch_size": "1", "num_queries": "4", **settings})
+) -> tuple[Plan, TrainingGraph]:
+    planned = plan(method, target, {"batch_size": "1", "num_queries": "4", **settings})
     model = _blank(folder)
-    length = build.capture_length(planned, model)
+    length = graphs.capture_length(planned, model)
     assert length is not None
-    captured = build.captured(model, length, planned.config.max_length, lambda *_: None)
-    return planned, build.sized_graph(planned, model, captured, lambda *_: None)
+    captured = graphs.captured(model, length, planned.config.max_length, lambda *_: None)
+    return planned, graphs.sized_graph(planned, model, captured, lambda *_: None)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +307,7 @@ def test_rows_that_fill_up_a_call_of_the_head_are_no_operations(llama: Path) -> 
 
 def _compiling(folder: Path, method: str, target: str = "host", **given: str) -> dict[str, int]:
     planned, graph = _sized(folder, method, target, max_length="64", **given)
-    captured = build.captured(_blank(folder), 64, 64, lambda *_: None)
+    captured = graphs.captured(_blank(folder), 64, 64, lambda *_: None)
     found = compiling(
         planned.target.lowering_memory,
         graph,
@@ -347,7 +349,7 @@ def test_large_matrices_are_tried_and_read_in_pieces(tmp_path: Path) -> None:
     found = _compiling(tmp_path, "mezo")
     assert found["a stage being tried"] == 10_000_000 + 8 * 64 * (1 << 18)
     _, graph = _sized(tmp_path, "mezo", max_length="64")
-    captured = build.captured(_blank(tmp_path), 64, 64, lambda *_: None)
+    captured = graphs.captured(_blank(tmp_path), 64, 64, lambda *_: None)
     memory = targets.get("host").lowering_memory
     fixed = compiling(memory, graph, captured, "int4", any_length=False, tokenizer=0)
     assert fixed is not None and fixed["weights being written"] == 4 * (1 << 23) + 43 * (1 << 18)

@@ -25,7 +25,7 @@ import math
 import torch
 from torch.fx import Node
 
-from zoexport.core.types import LayerGraph, Program, Stage
+from zoexport.core.graph import LayerGraph, Program, Stage
 from zoexport.ir.graphs import (
     arguments,
     aten,

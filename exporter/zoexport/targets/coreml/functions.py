@@ -11,7 +11,7 @@ from coremltools.converters.mil.mil import Function, Var, types
 from torch.fx import Node
 
 from zoexport.core.coreml_names import feature_name, result_name
-from zoexport.core.types import Program, Value
+from zoexport.core.graph import Program, Value
 from zoexport.ir.graphs import is_call, output_node, placeholders, zo
 from zoexport.targets.coreml import elementwise, products, shapes
 from zoexport.targets.coreml.values import FP16, FP32, cast, constant

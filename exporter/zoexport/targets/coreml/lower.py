@@ -13,12 +13,9 @@ from coremltools.converters.mil.mil import Function
 from coremltools.converters.mil.mil import Program as Package
 
 from zoexport.core.errors import LoweringError, first_line
-from zoexport.core.types import (
-    LayerGraph,
-    Lowered,
-    Progress,
-    TrainingGraph,
-)
+from zoexport.core.graph import LayerGraph, TrainingGraph
+from zoexport.core.progress import Progress
+from zoexport.core.target import Lowered
 from zoexport.ir.graphs import (
     copy_graph,
     copy_program,

@@ -8,12 +8,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from zoexport.core.types import (
-    LayerGraph,
-    Program,
-    Stage,
-    TrainingGraph,
-)
+from zoexport.core.graph import LayerGraph, Program, Stage, TrainingGraph
 from zoexport.ir.frozen import stage_values
 from zoexport.ir.graphs import copy_program
 from zoexport.ir.lengths import close_sizes, longest_rows_alone

@@ -18,7 +18,7 @@ Why: ``targets.slot_gradients``.
 
 from __future__ import annotations
 
-from zoexport.core.types import Program
+from zoexport.core.graph import Program
 from zoexport.ir.graphs import aten, call
 from zoexport.targets.slot_gradients import LEAST, small_products
 

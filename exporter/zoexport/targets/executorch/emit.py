@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from zoexport.core.types import Program
+from zoexport.core.graph import Program
 from zoexport.ir.graphs import aten, identifier, is_call, operand, output_node
 from zoexport.targets.executorch.planning import Lifetime, placed
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 import torch
 from torch.fx import Node
 
-from zoexport.core.types import Footprint, Program
+from zoexport.core.graph import Program
+from zoexport.core.target import Footprint
 from zoexport.ir.graphs import (
     INPUT_GRADIENTS,
     QUANTIZED_LINEARS,

@@ -25,8 +25,8 @@ from operator import getitem
 import torch
 from torch.fx import Graph, Node
 
+from zoexport.core.graph import Program
 from zoexport.core.interpreted import InterpretedGraph
-from zoexport.core.types import Program
 from zoexport.ir.graphs import aten, call, outputs, shape_of, zo
 from zoexport.ir.row_ops import MOST_OUTPUTS
 from zoexport.targets.executorch.layouts import (

@@ -22,7 +22,7 @@ from operator import getitem
 
 from torch.fx import Node
 
-from zoexport.core.types import Program
+from zoexport.core.graph import Program
 from zoexport.ir.graphs import arguments, call, is_call, operand, zo
 
 _TOGETHER = {2: zo.rounded_linears_2.default, 3: zo.rounded_linears_3.default}

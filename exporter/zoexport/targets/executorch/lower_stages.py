@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from zoexport.core.types import Lowered, Program, Progress, TrainingGraph
+from zoexport.core.graph import Program, TrainingGraph
+from zoexport.core.progress import Progress
+from zoexport.core.target import Lowered
 from zoexport.ir.graphs import copy_program
 from zoexport.targets.entries import program_entry
 from zoexport.targets.executorch.fuse_rows import fuse_rows

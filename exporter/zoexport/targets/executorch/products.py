@@ -29,7 +29,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from zoexport.core.types import Program
+from zoexport.core.graph import Program
 from zoexport.ir.graphs import (
     INPUT_GRADIENTS,
     QUANTIZED_LINEARS,

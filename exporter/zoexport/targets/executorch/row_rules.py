@@ -16,8 +16,8 @@ from torch import Tensor
 from torch._decomp import get_decompositions
 from torch.fx import Node
 
+from zoexport.core.graph import Program
 from zoexport.core.interpreted import InterpretedGraph
-from zoexport.core.types import Program
 from zoexport.ir.decompose import Decompositions, core_decompositions
 from zoexport.ir.graphs import (
     RESHAPES,

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from zoexport.core.types import Program
+from zoexport.core.graph import Program
 from zoexport.ir.graphs import RESHAPES, arguments, aten, call, is_call, operand, shape_of, zo
 
 _FUSED: dict[Any, Any] = {

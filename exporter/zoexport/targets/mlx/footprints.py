@@ -6,7 +6,8 @@ import dataclasses
 
 from torch.fx import Node
 
-from zoexport.core.types import Footprint, Program
+from zoexport.core.graph import Program
+from zoexport.core.target import Footprint
 from zoexport.ir.graphs import is_call, operand, shape_of, zo
 from zoexport.ir.liveness import live_footprint, tensor_bytes
 from zoexport.targets.mlx.packing import GROUPS, panels

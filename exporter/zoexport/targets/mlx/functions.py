@@ -16,7 +16,7 @@ import torch
 from torch.fx import Node
 
 from zoexport.core.errors import LoweringError, first_line
-from zoexport.core.types import Program, Value
+from zoexport.core.graph import Program, Value
 from zoexport.ir.graphs import output_node, placeholders
 from zoexport.targets.mlx.operators import DTYPES
 from zoexport.targets.mlx.packing import Packed, dtype_name, pack

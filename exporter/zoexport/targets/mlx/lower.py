@@ -8,15 +8,9 @@ from pathlib import Path
 
 import torch
 
-from zoexport.core.types import (
-    LayerGraph,
-    Lowered,
-    ModelGraph,
-    Program,
-    Progress,
-    Stage,
-    TrainingGraph,
-)
+from zoexport.core.graph import LayerGraph, ModelGraph, Program, Stage, TrainingGraph
+from zoexport.core.progress import Progress
+from zoexport.core.target import Lowered
 from zoexport.ir.graphs import arguments, copy_graph, copy_program, identifier, is_call, zo
 from zoexport.ir.lengths import close_sizes, row_lengths
 from zoexport.ir.noise import take_noise, without_noise

@@ -5,17 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from zoexport.core.features import Feature
+from zoexport.core.graph import LayerGraph, Program, TrainingGraph
+from zoexport.core.progress import Progress
 from zoexport.core.settings import TrainingSettings
-from zoexport.core.types import (
-    Footprint,
-    LayerGraph,
-    Lowered,
-    LoweringMemory,
-    Program,
-    Progress,
-    Target,
-    TrainingGraph,
-)
+from zoexport.core.target import Footprint, Lowered, LoweringMemory, Target
 from zoexport.targets import targets
 
 

@@ -20,7 +20,7 @@ import torch
 from torch.fx import Node
 
 from zoexport.core.errors import LoweringError
-from zoexport.core.types import Program, Value
+from zoexport.core.graph import Program, Value
 from zoexport.ir.graphs import (
     RESHAPES,
     arguments,

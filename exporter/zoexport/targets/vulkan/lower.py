@@ -10,7 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from zoexport.core.types import Footprint, Lowered, Program, Progress, TrainingGraph, Value
+from zoexport.core.graph import Program, TrainingGraph, Value
+from zoexport.core.progress import Progress
+from zoexport.core.target import Footprint, Lowered
 from zoexport.ir.graphs import identifier, placeholders
 from zoexport.ir.noise import take_noise
 from zoexport.targets.entries import program_entry

@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from zoexport.core.errors import LoweringError
-from zoexport.core.types import Value
+from zoexport.core.graph import Value
 from zoexport.targets.vulkan.calls import Calls, Tensor, Weight
 
 MOST_BYTES = 1 << 27

@@ -6,16 +6,10 @@ import dataclasses
 from pathlib import Path
 
 from zoexport.core.features import Feature
+from zoexport.core.graph import LayerGraph, TrainingGraph
+from zoexport.core.progress import Progress
 from zoexport.core.settings import TrainingSettings
-from zoexport.core.types import (
-    Fallback,
-    Footprint,
-    LayerGraph,
-    Lowered,
-    Progress,
-    Target,
-    TrainingGraph,
-)
+from zoexport.core.target import Fallback, Footprint, Lowered, Target
 from zoexport.targets import targets
 
 

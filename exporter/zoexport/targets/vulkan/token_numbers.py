@@ -22,7 +22,7 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
-from zoexport.core.types import Program
+from zoexport.core.graph import Program
 from zoexport.ir.graphs import (
     arguments,
     aten,

@@ -11,15 +11,15 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from zoexport.compiler.build import plan
 from zoexport.compiler.digest import compiler_digest
+from zoexport.compiler.plan import plan
 from zoexport.core.children import child, last_line, python
 from zoexport.core.config import as_dict
 from zoexport.core.errors import BundleError, ConfigError, ZoExportError
 from zoexport.core.fetch import cache_dir
 from zoexport.core.files import atomic_file
 from zoexport.core.memory import anonymous_peak
-from zoexport.core.types import Progress
+from zoexport.core.progress import Progress
 from zoexport.session import Bundle
 from zoexport.tools.bench.matrix import Variant
 

@@ -111,7 +111,7 @@ class _Side:
         import torch
         from safetensors.torch import load_file
 
-        from zoexport.compiler.build import INITIAL_STATE
+        from zoexport.core.manifest import INITIAL_STATE
 
         bundle = Path(request["bundle"])
         manifest = Bundle.open(bundle).manifest

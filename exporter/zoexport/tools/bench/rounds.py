@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from zoexport.core.files import atomic_file
-from zoexport.core.types import Progress
+from zoexport.core.progress import Progress
 from zoexport.tools.bench.matrix import Variant
 from zoexport.tools.bench.runner import Sample
 

@@ -16,7 +16,7 @@ from zoexport.core.cores import usable_cores
 from zoexport.core.errors import ConfigError
 from zoexport.core.files import atomic_folder
 from zoexport.core.native import runner_path
-from zoexport.core.types import Progress
+from zoexport.core.progress import Progress
 from zoexport.session import Bundle
 from zoexport.tools.bench import bundles as compiled
 from zoexport.tools.bench import conditions, matrix, output, summary

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.core import tolerances
-from zoexport.core.types import Progress
+from zoexport.core.progress import Progress
 from zoexport.methods import config_of
 from zoexport.session import Bundle, Dataset, Session
 from zoexport.tools.device.adb import Phone, choose_phone

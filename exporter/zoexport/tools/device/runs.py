@@ -32,7 +32,7 @@ from zoexport.core.errors import (
     ZoExportError,
 )
 from zoexport.core.files import atomic_folder
-from zoexport.core.types import Progress
+from zoexport.core.progress import Progress
 from zoexport.session import Bundle
 from zoexport.tools.device.adb import Phone, choose_phone
 from zoexport.tools.device.runner import PROGRAM, RUNNER, check_runner

@@ -10,7 +10,7 @@ import torch
 from tests.support.graphs import operators
 from tests.support.rows import program
 from tests.support.tiny_models import fixed
-from zoexport.core.types import LayerGraph, Program, Stage
+from zoexport.core.graph import LayerGraph, Program, Stage
 from zoexport.ir.graphs import zo
 from zoexport.targets.coreml.chosen_products import constants_of, write_chosen_products
 

@@ -12,7 +12,7 @@ import torch
 from tests.support.native import load_library
 from tests.support.programs import same, values
 from tests.support.rows import fused, program, row_programs
-from zoexport.core.types import Program
+from zoexport.core.graph import Program
 from zoexport.targets.executorch import emit
 
 

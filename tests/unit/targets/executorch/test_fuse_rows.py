@@ -11,7 +11,7 @@ import torch
 from tests.support.programs import values
 from tests.support.rows import fused, kernels, program, reads, row_programs
 from tests.support.splits import arguments, difference, tiny_graph
-from zoexport.core.types import Program
+from zoexport.core.graph import Program
 from zoexport.ir.graphs import aten, is_call, output_node
 from zoexport.ir.row_ops import Read
 

@@ -13,7 +13,7 @@ from tests.support.graphs import operators
 from tests.support.programs import lower, values
 from tests.support.rows import program
 from zoexport.core import int4
-from zoexport.core.types import Program
+from zoexport.core.graph import Program
 from zoexport.ir.graphs import copy_program, zo
 from zoexport.targets.executorch.join_linears import join_linears
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.native import load_library
 from tests.support.splits import arguments, difference, tiny_graph
 from zoexport.core.errors import LoweringError
-from zoexport.core.types import TrainingGraph
+from zoexport.core.graph import TrainingGraph
 from zoexport.targets.executorch import emit
 from zoexport.targets.executorch.lower_stages import lower_stages
 from zoexport.targets.executorch.program_file import FILE

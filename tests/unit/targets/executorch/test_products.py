@@ -10,7 +10,7 @@ import torch
 from tests.support.graphs import operators
 from tests.support.programs import values
 from tests.support.rows import last, program
-from zoexport.core.types import Program
+from zoexport.core.graph import Program
 from zoexport.ir.graphs import aten, copy_program, is_call, zo
 from zoexport.targets.executorch.layouts import resolved, strided
 from zoexport.targets.executorch.products import write_products

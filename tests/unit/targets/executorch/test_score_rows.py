@@ -11,8 +11,8 @@ from torch import nn
 
 from tests.support.graphs import VOCAB, SmallModel, operators
 from tests.support.splits import LENGTH, Layer, arguments
-from zoexport.compiler.build import plan
-from zoexport.core.types import Program, TrainingGraph
+from zoexport.compiler.plan import plan
+from zoexport.core.graph import Program, TrainingGraph
 from zoexport.ir.capture import capture
 from zoexport.ir.frozen import materialize
 from zoexport.ir.graphs import shape_of

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.support.rows import program
-from zoexport.core.types import Footprint
+from zoexport.core.target import Footprint
 from zoexport.ir.graphs import aten, zo
 from zoexport.targets.mlx import footprints
 from zoexport.targets.mlx.footprints import footprint

@@ -15,7 +15,7 @@ from tests.support.rows import program
 from tests.support.splits import arguments, difference, tiny_graph
 from tests.support.tiny_models import ARCHITECTURES, fixed
 from zoexport.core.errors import LoweringError
-from zoexport.core.types import Program, TrainingGraph
+from zoexport.core.graph import Program, TrainingGraph
 from zoexport.ir.graphs import aten
 from zoexport.targets.mlx import functions as mlx_functions
 from zoexport.targets.mlx.functions import Function, write_functions

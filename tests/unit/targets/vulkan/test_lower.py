@@ -16,7 +16,8 @@ from tests.support.splits import tiny_graph
 from tests.support.tiers import slow_after, slow_architectures
 from tests.support.tiny_models import ARCHITECTURES, fixed, tiny_config
 from zoexport import models
-from zoexport.compiler.build import plan, training_graph
+from zoexport.compiler.graphs import training_graph
+from zoexport.compiler.plan import plan
 from zoexport.core.errors import ConfigError, LoweringError
 from zoexport.models.shapes import published
 from zoexport.targets.executorch.lower_stages import fused_program

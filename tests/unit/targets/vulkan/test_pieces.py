@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from zoexport.core.types import Value
+from zoexport.core.graph import Value
 from zoexport.targets.vulkan.calls import Call, Weight
 from zoexport.targets.vulkan.pieces import Piece, pieces_of
 

@@ -11,7 +11,7 @@ from tests.support.rows import program
 from tests.support.splits import arguments, tiny_graph
 from tests.support.tiny_models import ENCODERS, fixed_tokens
 from zoexport.core.errors import LoweringError
-from zoexport.core.types import Program
+from zoexport.core.graph import Program
 from zoexport.ir.graphs import aten, is_call, placeholders, zo
 from zoexport.ir.row_ops import RowProgram, run_rows
 from zoexport.targets.executorch.lower_stages import fused_program

@@ -6,19 +6,12 @@ import dataclasses
 from pathlib import Path
 
 from zoexport.core.config import as_dict, with_values
+from zoexport.core.errors import Problem
 from zoexport.core.features import Feature
+from zoexport.core.graph import LayerGraph, Program, TrainingGraph
+from zoexport.core.progress import Progress
 from zoexport.core.settings import TrainingSettings
-from zoexport.core.types import (
-    Footprint,
-    LayerGraph,
-    Lowered,
-    LoweringMemory,
-    Problem,
-    Program,
-    Progress,
-    Target,
-    TrainingGraph,
-)
+from zoexport.core.target import Footprint, Lowered, LoweringMemory, Target
 from zoexport.targets import targets
 
 

@@ -29,7 +29,7 @@ from typing import Any
 
 from torch.fx import Graph, Node
 
-from zoexport.core.types import Program
+from zoexport.core.graph import Program
 from zoexport.ir.graphs import arguments, aten, call, is_call, operand, shape_of
 from zoexport.ir.rewrite import Rule, rewrite
 from zoexport.targets.executorch.qnn.norms import LEAST_WIDTH

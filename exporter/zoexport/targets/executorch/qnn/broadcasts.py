@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from torch.fx import Node
 
-from zoexport.core.types import Program
+from zoexport.core.graph import Program
 from zoexport.ir.graphs import aten, call, constant_nodes, is_call, shape_of
 
 _ELEMENTWISE = (

@@ -20,7 +20,7 @@ from torch.export.graph_signature import (
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-from zoexport.core.types import Program
+from zoexport.core.graph import Program
 from zoexport.ir.capture import quiet
 from zoexport.ir.graphs import outputs, placeholders
 from zoexport.ir.shapes import record

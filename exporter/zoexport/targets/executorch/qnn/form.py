@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from zoexport.core.types import Program, TrainingGraph
+from zoexport.core.graph import Program, TrainingGraph
 from zoexport.ir.graphs import (
     aten,
     call,

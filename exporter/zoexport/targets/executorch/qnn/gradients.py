@@ -33,7 +33,7 @@ import math
 
 from torch.fx import Graph, Node
 
-from zoexport.core.types import Program
+from zoexport.core.graph import Program
 from zoexport.ir.graphs import aten, call, is_call, output_node, outputs, placeholders, shape_of, zo
 from zoexport.ir.row_ops import Op, Read, RowProgram
 from zoexport.targets.slot_gradients import LEAST, small_products

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.fx import Interpreter, Node
 
 from zoexport.core import qnn
+from zoexport.core.graph import Program, TrainingGraph, Value
 from zoexport.core.native import library_path
-from zoexport.core.types import InnerValue, Program, TrainingGraph, Value
+from zoexport.core.target import InnerValue
 from zoexport.ir.capture import quiet
 from zoexport.ir.graphs import (
     aten,

@@ -14,8 +14,10 @@ from typing import Any
 
 from zoexport.core import qnn
 from zoexport.core.config import as_dict
+from zoexport.core.graph import TrainingGraph
+from zoexport.core.progress import Progress
 from zoexport.core.settings import TrainingSettings
-from zoexport.core.types import Lowered, Progress, TrainingGraph
+from zoexport.core.target import Lowered
 from zoexport.ir.capture import quiet
 from zoexport.ir.graphs import copy_graph
 from zoexport.targets.entries import program_entry
@@ -40,7 +42,7 @@ def lower_qnn(
     Args:
         graph: of whole programs.
         config: its settings; ``soc`` is the chip, one of :func:`chips`.
-        folder: the bundle's folder. progress: see ``core.types.Progress``.
+        folder: the bundle's folder. progress: see ``core.progress.Progress``.
 
     Raises:
         LoweringError: ExecuTorch or QNN refused a program.

@@ -16,12 +16,9 @@ from typing import Any
 from torch import Tensor
 
 from zoexport.core import qnn
-from zoexport.core.types import (
-    LayerGraph,
-    Lowered,
-    Program,
-    Progress,
-)
+from zoexport.core.graph import LayerGraph, Program
+from zoexport.core.progress import Progress
+from zoexport.core.target import Lowered
 from zoexport.ir.capture import quiet
 from zoexport.ir.frozen import stage_values
 from zoexport.ir.graphs import copy_graph, identifier

@@ -20,7 +20,7 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
-from zoexport.core.types import Program, TrainingGraph
+from zoexport.core.graph import Program, TrainingGraph
 from zoexport.ir.graphs import (
     arguments,
     aten,

@@ -32,7 +32,7 @@ from typing import Any
 from torch import Tensor
 from torch.fx import Graph, Node
 
-from zoexport.core.types import Program
+from zoexport.core.graph import Program
 from zoexport.ir.graphs import arguments, aten, call, is_call, operand, placeholders, shape_of
 from zoexport.ir.rewrite import rewrite
 

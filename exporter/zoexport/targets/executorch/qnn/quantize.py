@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from zoexport.core.types import Program, Progress, TrainingGraph
+from zoexport.core.graph import Program, TrainingGraph
+from zoexport.core.progress import Progress
 from zoexport.ir.samples import sample_inputs
 
 ADAPTER_RANGE = 0.5
@@ -52,7 +53,7 @@ def quantize(
         exported: ``program`` with its weights inside. graph: what it is of.
         program: in the form of ``form``.
         activations: int8 or int16. weights: int4 or int8.
-        soc: the chip, which decides what can be quantized. progress: see ``core.types.Progress``.
+        soc: the chip, which decides what can be quantized. progress: see ``core.progress.Progress``.
 
     Raises:
         ValueError: the quantizer knows a constraint of the chip that the program breaks.

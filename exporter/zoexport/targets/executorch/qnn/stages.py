@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from zoexport.core import int4
-from zoexport.core.types import Program, Stage, TrainingGraph
+from zoexport.core.graph import Program, Stage, TrainingGraph
 from zoexport.ir.graphs import (
     arguments,
     aten,

@@ -6,20 +6,12 @@ from pathlib import Path
 
 from zoexport.core import qnn
 from zoexport.core.config import as_dict, with_values
-from zoexport.core.errors import ConfigError, nearest
+from zoexport.core.errors import ConfigError, Problem, nearest
 from zoexport.core.features import Feature
+from zoexport.core.graph import LayerGraph, Program, TrainingGraph
+from zoexport.core.progress import Progress
 from zoexport.core.settings import TrainingSettings
-from zoexport.core.types import (
-    Footprint,
-    InnerValue,
-    LayerGraph,
-    Lowered,
-    Problem,
-    Program,
-    Progress,
-    Target,
-    TrainingGraph,
-)
+from zoexport.core.target import Footprint, InnerValue, Lowered, Target
 from zoexport.targets import targets
 
 

@@ -12,9 +12,11 @@ from tests.support.tiny_models import save_tiny, tiny
 from tests.support.transformers_examples import tokenize_file
 from zoexport import models
 from zoexport.calibration import calibration_tokens
-from zoexport.compiler.build import compile_bundle, plan, training_graph
+from zoexport.compiler.build import compile_bundle
+from zoexport.compiler.graphs import training_graph
+from zoexport.compiler.plan import plan
 from zoexport.core.errors import ConfigError
-from zoexport.core.types import Dim, Measured, Program, TrainingGraph
+from zoexport.core.graph import Dim, Measured, Program, TrainingGraph
 from zoexport.ir.graphs import aten, is_call, operand, placeholders, shape_of
 from zoexport.ir.interpret import interpret
 from zoexport.ir.samples import sample_inputs

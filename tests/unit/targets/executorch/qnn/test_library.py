@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.qnn import needs_qnn
-from zoexport.compiler.build import plan
+from zoexport.compiler.plan import plan
 from zoexport.core import qnn
-from zoexport.core.errors import ConfigError
+from zoexport.core.errors import ConfigError, Problem
 from zoexport.core.qnn import QnnLibrary
-from zoexport.core.types import Problem
 from zoexport.tools.doctor import examine
 
 STAND_IN = """

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.fx import Interpreter, Node
 
 from tests.support.splits import arguments, difference, tiny_graph
-from zoexport.core.types import Program, Stage, TrainingGraph
+from zoexport.core.graph import Program, Stage, TrainingGraph
 from zoexport.ir.graphs import aten, is_call, zo
 from zoexport.ir.lengths import longest_rows_alone
 from zoexport.targets.executorch.qnn.stages import stage_programs

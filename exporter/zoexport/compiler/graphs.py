@@ -1,0 +1,109 @@
+"""capture -> the method's passes: the graph that a target lowers."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from zoexport.compiler.plan import Plan
+from zoexport.core.encoders import check_encoder
+from zoexport.core.graph import Measured, ModelGraph, RowReader, TrainingGraph
+from zoexport.core.progress import Progress
+from zoexport.trained import sizes_of
+
+
+def training_graph(
+    planned: Plan,
+    model: Any,
+    progress: Progress,
+    *,
+    source: RowReader | None = None,
+    chosen: Mapping[str, Any] | None = None,
+    measured: Measured | None = None,
+) -> TrainingGraph:
+    """Capture a model and run the method's passes over it.
+
+    Its programs take rows of any length where the model allows it (``ir.lengths``), else of max_length tokens.
+
+    Args:
+        planned: method, target and settings. model: a language model. progress: see ``core.progress.Progress``.
+        source, chosen, measured: of the graph, see :class:`TrainingGraph`.
+    """
+    from zoexport.ir.lengths import FixedLength
+
+    config = planned.config
+
+    def passed(length: int, *, any_length: bool) -> TrainingGraph:
+        graph = captured(model, length, config.max_length, progress)
+        graph.any_length, graph.source = any_length, source
+        graph.chosen = None if chosen is None else dict(chosen)
+        graph.measured = measured or Measured()
+        return _passed(planned, model, graph, progress)
+
+    length = capture_length(planned, model, chosen)
+    if length is not None:
+        with contextlib.suppress(FixedLength):
+            return passed(length, any_length=True)
+    return passed(config.max_length, any_length=False)
+
+
+def capture_length(
+    planned: Plan, model: Any, chosen: Mapping[str, Any] | None = None
+) -> int | None:
+    """The tokens of a row by which sizes that follow the sequence are detected; None where the model has too few."""
+    from zoexport.ir.capture import capture_limit
+    from zoexport.ir.lengths import marker_prime
+
+    sizes = sizes_of(planned.config, model, chosen)
+    return marker_prime(planned.config.max_length, sizes, capture_limit(model))
+
+
+def captured(model: Any, length: int, max_length: int, progress: Progress) -> ModelGraph:
+    """The model's graph at ``length`` tokens a row, for rows of at most ``max_length``."""
+    from zoexport.ir.capture import capture
+    from zoexport.ir.verify import verify
+
+    progress("capturing the model", None)
+    graph = capture(model, length, max_length=max_length)
+    verify(graph)
+    return graph
+
+
+def sized_graph(planned: Plan, model: Any, graph: ModelGraph, progress: Progress) -> TrainingGraph:
+    """A captured graph after the method's passes, for its longest rows alone and without the weights' values.
+
+    Programs are those of :func:`training_graph` at max_length, but for what only values decide. ``graph`` stays as it
+    is.
+    """
+    from zoexport.ir.graphs import copy_graph
+    from zoexport.ir.lengths import set_length
+    from zoexport.ir.shapes import record_shapes
+
+    copied = dataclasses.replace(copy_graph(graph), max_length=planned.config.max_length)
+    sized = _passed(planned, model, copied, progress, values=False)
+    if isinstance(sized, ModelGraph):
+        for program in sized.programs.values():
+            if sized.length != sized.max_length:
+                set_length(program, sized.length, sized.max_length)
+            record_shapes(program)
+    return sized
+
+
+def _passed(
+    planned: Plan, model: Any, graph: ModelGraph, progress: Progress, *, values: bool = True
+) -> TrainingGraph:
+    from zoexport import models
+    from zoexport.passes.pipeline import run_passes
+
+    check_encoder(model, planned.method, planned.target, planned.config)
+    config = planned.target.programs_config(planned.config)
+    modules = models.adapter_targets(model, *config.modules, graph.weights)
+    passes = [
+        step
+        for step in planned.method.passes(config, modules)
+        if (values or not step.reads_values)
+        and (step.wants is None or step.wants in planned.target.has)
+    ]
+    return run_passes(graph, passes, progress)
