@@ -153,6 +153,9 @@ test-rest: programs
 	$(PARALLEL) --dist loadfile --no-loadscope-reorder --newest-first $(if $(UNTIL),--until $(UNTIL)) \
 	  -m "(slow or aarch64) and not sweep" $(PYTEST_ARGS)
 
+test-newest: programs ## Train beside the newest packages that pyproject.toml allows (under a minute)
+	$(BIN)/python -m pytest tests/slow/test_newest_packages.py $(PYTEST_ARGS)
+
 test-sweep: programs
 	$(PARALLEL) --dist worksteal -m sweep tests/sweep $(PYTEST_ARGS)
 
