@@ -26,7 +26,7 @@ from safetensors.numpy import save
 
 from zoexport.compiler import parity_resolution
 from zoexport.compiler.parity_batches import make_batch
-from zoexport.compiler.parity_session import SessionSide
+from zoexport.compiler.parity_session import Apart, SessionSide, session_side
 from zoexport.core import tolerances
 from zoexport.core.files import atomic_folder
 from zoexport.core.progress import Progress
@@ -122,8 +122,8 @@ def parity(
         if rounds:
             settings["loss"] = "full"
         reference = load_reference(bundle, model, progress, loss=settings["loss"])
-        session = stack.enter_context(SessionSide(bundle, settings["loss"]))
-        first_order = not session.session.info.num_queries
+        session = stack.enter_context(session_side(bundle, settings["loss"]))
+        first_order = not session.num_queries
         compared = _Comparison()
         divisor = _divisor(manifest)
         arithmetic = None if first_order else tolerances.arithmetic(config)
@@ -234,9 +234,9 @@ def _arrays(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {name: tensor.numpy().copy() for name, tensor in tensors.items()}
 
 
-def _noise(reference: Any, session: SessionSide, step: int) -> dict[str, np.ndarray]:
+def _noise(reference: Any, session: SessionSide | Apart, step: int) -> dict[str, np.ndarray]:
     """z of a step for every slot (q, *shape), as the reference draws it; nothing of a first-order method."""
-    queries = session.session.info.num_queries
+    queries = session.num_queries
     return {
         slot.name: np.stack(
             [reference.noise(slot.name, query, step).numpy() for query in range(queries)]

@@ -1,14 +1,26 @@
-"""One side of parity: the bundle in the C++ session, step by step, with nothing kept on disk."""
+"""One side of parity: the bundle in the C++ session, step by step, with nothing kept on disk.
+
+    python -m zoexport.compiler.parity_session SOCKET
+
+runs it for another process, which is connected to by the file descriptor SOCKET.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from zoexport.core import int4
+from zoexport.core import children, int4
+from zoexport.core.errors import LoweringError, ZoExportError, rebuilt
 from zoexport.data.examples import Example
 from zoexport.session import Bundle, Dataset, SlotInfo
 from zoexport.session import normals as runtime_normals
@@ -39,6 +51,11 @@ class SessionSide:
         #: Those that are perturbed along directions of floats.
         self.floats = [slot for slot in self.slots if slot.passed == "float32"]
 
+    @property
+    def num_queries(self) -> int:
+        """0 of a first-order method."""
+        return self.session.info.num_queries
+
     def __enter__(self) -> SessionSide:
         return self
 
@@ -57,9 +74,7 @@ class SessionSide:
             step = self.session.step(dataset, range(len(batch)))
         return {
             "losses": list(step.losses),
-            "gradients": list(step.gradients)
-            if self.session.info.num_queries
-            else self._gradients(),
+            "gradients": list(step.gradients) if self.num_queries else self._gradients(),
             "before": before,
             "after": self.state(finished=False),
         }
@@ -118,3 +133,100 @@ def _values(slot: SlotInfo, read: Any) -> np.ndarray:
     if slot.dtype != "uint8":
         return values
     return int4.unpack_int4(torch.from_numpy(values.copy())).numpy()
+
+
+class Apart:
+    """A :class:`SessionSide` in another process."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+        self.num_queries: int = call("num_queries")
+        self.floats: list[SlotInfo] = call("floats")
+
+    def step(self, batch: list[Example]) -> dict[str, Any]:
+        """See :meth:`SessionSide.step`."""
+        found: dict[str, Any] = self._call("step", batch)
+        return found
+
+    def state(self, *, finished: bool = True) -> dict[str, np.ndarray]:
+        """See :meth:`SessionSide.state`."""
+        found: dict[str, np.ndarray] = self._call("state", finished=finished)
+        return found
+
+    def tensors(self) -> dict[str, Any]:
+        """See :meth:`SessionSide.tensors`."""
+        return {name: torch.from_numpy(value) for name, value in self.state(finished=False).items()}
+
+    def noise(self, step: int) -> dict[str, np.ndarray]:
+        """See :meth:`SessionSide.noise`."""
+        found: dict[str, np.ndarray] = self._call("noise", step)
+        return found
+
+
+@contextlib.contextmanager
+def session_side(
+    bundle: Bundle, loss: str, *, eps: float | None = None
+) -> Iterator[SessionSide | Apart]:
+    """The bundle in a session; in another process, where an NPU's emulator runs it, whose faults end that one alone.
+
+    Raises:
+        LoweringError: the other process ended.
+    """
+    if "QnnBackend" not in bundle.manifest["backends"]:
+        with SessionSide(bundle, loss, eps=eps) as side:
+            yield side
+        return
+    ours, theirs = socket.socketpair()
+    command, environment = children.python("zoexport.compiler.parity_session", theirs.fileno())
+    with (
+        tempfile.TemporaryFile() as errors,
+        children.child(
+            command, errors=errors, environment=environment, descriptors=[theirs.fileno()]
+        ) as process,
+        Connection(ours.detach()) as connection,
+    ):
+        theirs.close()
+
+        def call(name: object, *args: object, **kwargs: object) -> Any:
+            try:
+                connection.send((name, args, kwargs))
+                result, error = connection.recv()
+            except (EOFError, OSError) as ended:
+                raise LoweringError(
+                    f"bundle {bundle.path}",
+                    found=f"an emulator that ended with status {process.wait()}",
+                    expected="losses of every step",
+                    fix="Report the model's sizes and the settings; other sizes may work.",
+                ) from ended
+            if error is not None:
+                raise rebuilt(error)
+            return result
+
+        call(bundle.path, loss, eps=eps)
+        yield Apart(call)
+
+
+def _serve(descriptor: int) -> None:
+    """Make a side as the first message says, and answer every other one until there are none."""
+    with Connection(descriptor) as connection, contextlib.ExitStack() as stack:
+        side: SessionSide | None = None
+        while True:
+            try:
+                name, args, kwargs = connection.recv()
+            except EOFError:
+                return
+            try:
+                if side is None:
+                    made = SessionSide(Bundle.open(name), *args, **kwargs)
+                    side, result = stack.enter_context(made), None
+                else:
+                    found = getattr(side, name)
+                    result = found(*args, **kwargs) if callable(found) else found
+            except ZoExportError as error:
+                connection.send((None, error.with_type()))
+            else:
+                connection.send((result, None))
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]))

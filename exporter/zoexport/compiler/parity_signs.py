@@ -11,7 +11,7 @@ from typing import Any
 
 from zoexport.compiler.parity import load_reference
 from zoexport.compiler.parity_batches import make_batch
-from zoexport.compiler.parity_session import SessionSide
+from zoexport.compiler.parity_session import session_side
 from zoexport.core.errors import ConfigError
 from zoexport.core.step_plan import differences_of
 from zoexport.session import Bundle
@@ -68,7 +68,7 @@ def compare_signs(
     pairs: list[tuple[float, float]] = []
     error = 0.0
     gradients: Any = []
-    with SessionSide(bundle, settings["loss"], eps=eps) as session:
+    with session_side(bundle, settings["loss"], eps=eps) as session:
         steps = -(-queries // settings["num_queries"])
         for step in range(steps):
             progress("comparing signs", step / steps)

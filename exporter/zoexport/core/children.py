@@ -56,6 +56,7 @@ def child(
     stdin: int = subprocess.DEVNULL,
     errors: IO[Any],
     environment: Mapping[str, str] | None = None,
+    descriptors: Sequence[int] = (),
 ) -> Iterator[subprocess.Popen[str]]:
     """Start a process and yield it; it is dead when the block is left, however it is left.
 
@@ -63,6 +64,7 @@ def child(
         stdin: what it reads.
         errors: the file of its standard error.
         environment: variables beside this process's own.
+        descriptors: files that stay open in it.
     """
     process = subprocess.Popen(
         list(arguments),
@@ -72,6 +74,7 @@ def child(
         text=True,
         env={**os.environ, **(environment or {})},
         preexec_fn=die_with_parent,
+        pass_fds=descriptors,
     )
     with ended(process):
         yield process

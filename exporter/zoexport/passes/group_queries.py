@@ -49,10 +49,14 @@ def _grouped(product: Node) -> Node | None:
     groups = shape_of(shared)[1]
     if times * again > 1:
         shared = call(nodes, aten.repeat.default, shared, [times * again, 1, 1, 1])
-    rows = heads // groups * length
-    stacked = call(nodes, aten.reshape.default, left, [batch, groups, rows, width])
+    ahead = [batch, groups]
+    if groups == 1:
+        # The NPU's emulation reads a product (b, 1, g*t, s) wrongly where it is shaped back.
+        ahead = [batch]
+        shared = call(nodes, aten.reshape.default, shared, [batch, *shape_of(shared)[2:]])
+    stacked = call(nodes, aten.reshape.default, left, [*ahead, heads // groups * length, width])
     if transposed:
-        shared = call(nodes, aten.transpose.int, shared, 2, 3)
+        shared = call(nodes, aten.transpose.int, shared, -2, -1)
     grouped = call(nodes, aten.matmul.default, stacked, shared)
     return call(nodes, aten.reshape.default, grouped, list(shape_of(product)))
 

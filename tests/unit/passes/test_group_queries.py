@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -51,8 +52,9 @@ def _rewritten(**options: Any) -> tuple[nn.Module, TrainingGraph]:
     return model, group_queries(bind_rows(cleanup(graph), 2))
 
 
-def test_shared_heads_are_not_copied() -> None:
-    model, graph = _rewritten()
+@pytest.mark.parametrize("shared", [1, SHARED])
+def test_shared_heads_are_not_copied(shared: int) -> None:
+    model, graph = _rewritten(shared=shared)
     left = operators(graph.programs["forward"])
     assert left["aten.expand.default"] == 0
     assert left["aten.matmul.default"] == 2
