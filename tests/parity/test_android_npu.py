@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.support.compiled import Compiler
+from tests.support.generation import adapted, greedy, prompt_of, reference
 from tests.support.qnn import needs_qnn
+from tests.support.tiny_models import VOCAB_SIZE
 from tests.sweep.cases import Case, settings
 from tests.sweep.models import save
 from zoexport.api import Bundle
@@ -17,6 +20,7 @@ from zoexport.compiler.build import compile_bundle
 from zoexport.compiler.parity_inner import compare_inner
 from zoexport.compiler.parity_signs import compare_signs
 from zoexport.core.errors import ConfigError, LoweringError
+from zoexport.session import Dataset, Session
 from zoexport.targets.executorch.qnn import form
 
 # One at a time: threads of two emulations wait for each other, spinning.
@@ -54,6 +58,39 @@ def test_losses_are_those_of_fp32(
     result = Bundle.open(Path(compiled["bundle"])).parity(steps=steps, progress=quietly).as_dict()
     assert result["passed"] and result["max_relative_loss_error"] < 5e-3
     assert result["max_relative_state_error"] < 1e-6
+
+
+@pytest.mark.parametrize("activations", ["fp32", "int16"])
+def test_what_was_trained_on_the_npu_generates_on_the_cpu(
+    activations: str, compiler: Compiler, tmp_path: Path
+) -> None:
+    settings = {**SHAPE, "activations": activations, "num_queries": 1, "learning_rate": 1e-2}
+    bundle = compiler.bundle("llama_tied", weights="int4", generate=True, **settings)
+    model = reference(compiler.model("llama_tied"), bundle)
+    prompt = prompt_of(9, VOCAB_SIZE)
+    with Dataset() as dataset:
+        for row in range(8):
+            tokens = prompt_of(5 + row, VOCAB_SIZE)
+            dataset.add([(tokens, [*tokens[1:], -100])])
+        for steps in (10, 20):  # the second session goes on with the first one's state
+            with Session.open(bundle) as session:
+                session.attach(tmp_path)
+                session.train(dataset, steps)
+    with Session.open(bundle) as session:
+        session.attach(tmp_path)
+        assert session.info.steps == 20
+        slots = {
+            slot.name: torch.frombuffer(
+                bytearray(session.read_slot(slot.name)), dtype=torch.float32
+            ).reshape(slot.shape)
+            for slot in session.slots()
+        }
+        made = session.generate(prompt, max_new_tokens=40, stop_tokens=())
+        base = session.generate(prompt, max_new_tokens=40, stop_tokens=(), untrained=True)
+    assert any(values.any() for values in slots.values())
+    with adapted(model, bundle, slots):
+        assert list(made.tokens) == greedy(model, prompt, 40)
+    assert list(base.tokens) == greedy(model, prompt, 40)
 
 
 FEW_COPIES = Case(

@@ -10,6 +10,7 @@ import pytest
 from tests.support.compiled import Compiler
 from tests.support.generation import greedy, prompt_of, reference
 from tests.support.matrix import CELLS, generates, problem_of
+from tests.support.qnn import needs_qnn
 from tests.support.tiny_models import VOCAB_SIZE
 from zoexport.session import Bundle, Session
 from zoexport.testing import PackageEngine
@@ -23,9 +24,9 @@ STEPS = 16
     ("method", "target", "settings"),
     # Of android-cpu the same programs as host's; those of a target without them say so before they compile.
     [
-        cell
+        pytest.param(*cell, marks=needs_qnn if cell[1] == "android-npu" else ())
         for cell in CELLS
-        if cell[1] in ("host", "ios-mlx", "ios-coreml") and problem_of(*cell) is None
+        if cell[1] in ("host", "android-npu", "ios-mlx", "ios-coreml") and problem_of(*cell) is None
     ],
 )
 def test_a_cell_generates_or_says_why_not(

@@ -196,14 +196,15 @@ def _fill(
         _refuse_fallback(planned.target.name, lowered)
     # The others only now, so that two graphs are not in memory at once while the first is lowered.
     _drop_graphs()
-    generates = generating(planned, loaded, lowered, folder, progress)
+    outer = outer_weights(lowered)
+    generates = generating(planned, loaded, lowered, folder, progress, beside=outer)
     _drop_graphs()
-    stored = with_generating(lowered.graph, generates)
-    names = list(dict.fromkeys([*outer_weights(lowered), *generates.weights]))
+    stored = with_generating(lowered.graph, generates, outer)
+    names = list(dict.fromkeys([*outer, *generates.weights]))
     if names:
         _write_weights(folder, stored, names, loaded, lowered.pack, progress)
     progress("writing the bundle", None)
-    files = _described(folder, planned, loaded, stored)
+    files = _described(folder, planned, loaded, lowered.graph)
     content = {
         **_description(planned, lowered, generates),
         **({"weights": {"file": WEIGHTS}} if names else {}),
@@ -211,7 +212,7 @@ def _fill(
         **files,
         "notes": [*loaded.notes, *lowered.notes, *generates.notes(planned.config)],
     }
-    return content, stored.source or loaded.weights, _packed(lowered.graph)
+    return content, lowered.graph.source or loaded.weights, _packed(lowered.graph)
 
 
 def _measured(

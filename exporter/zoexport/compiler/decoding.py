@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zoexport.core.config import with_values
 from zoexport.core.errors import ModelError, VerifyError
 from zoexport.core.graph import LayerGraph, ModelGraph, TrainingGraph
 from zoexport.core.progress import Progress
@@ -52,14 +54,20 @@ class Generating:
 
 
 def generating(
-    planned: Plan, loaded: Any, lowered: Lowered, folder: Path, progress: Progress
+    planned: Plan,
+    loaded: Any,
+    lowered: Lowered,
+    folder: Path,
+    progress: Progress,
+    *,
+    beside: Sequence[str],
 ) -> Generating:
     """Write the programs into ``folder``, where the settings ask for them and the target and the model allow it.
 
     Args:
-        lowered: the programs that train.
+        lowered: the programs that train. beside: the weights that these read from the bundle's file.
     """
-    graph = generating_graph(planned, loaded.model, lowered.graph, progress)
+    graph = generating_graph(planned, loaded.model, lowered.graph, progress, beside=beside)
     if isinstance(graph, Generating):
         return graph
     written = planned.target.lower_generating(graph, planned.config, folder, progress)
@@ -80,12 +88,17 @@ def generating(
 
 
 def generating_graph(
-    planned: Plan, model: Any, graph: TrainingGraph, progress: Progress
+    planned: Plan,
+    model: Any,
+    graph: TrainingGraph,
+    progress: Progress,
+    *,
+    beside: Sequence[str] = (),
 ) -> LayerGraph | Generating:
     """The programs that :func:`generating` writes, or why there are none.
 
     Args:
-        graph: of the programs that train.
+        graph: of the programs that train. beside: the weights that these read from the bundle's file.
     """
     problem = _problem(planned, graph)
     if problem is not None:
@@ -96,18 +109,24 @@ def generating_graph(
         _LOG.debug("no programs that generate: %s", error)
         return Generating({"problem": _sentence(model, error.expected)})
     lacking = (name for name in made.quantized if f"{name}.codes" not in graph.weights)
-    if isinstance(graph, ModelGraph) and any(lacking):
+    if isinstance(graph, ModelGraph) and beside and any(lacking):
         # Programs of the whole model keep some weights in a form that those of layers do not read.
         remedy = "compile it with --set granularity=layer"
         return Generating({"problem": _sentence(model, "programs of layers", remedy)})
     return made
 
 
-def with_generating(graph: TrainingGraph, generates: Generating) -> TrainingGraph:
-    """The graph of the programs that train, with the weights that only those that generate read."""
+def with_generating(
+    graph: TrainingGraph, generates: Generating, beside: Sequence[str]
+) -> TrainingGraph:
+    """A graph with the weights of the bundle's file: those that programs that train or generate read.
+
+    Args:
+        graph: of the programs that train. beside: the weights that these read from the file.
+    """
     made = generates.graph
-    if made is None:
-        return graph
+    if made is None or not beside:
+        return made or graph
     return dataclasses.replace(
         graph,
         weights={name: made.weights[name] for name in generates.weights} | graph.weights,
@@ -165,7 +184,8 @@ def _captured(planned: Plan, model: Any, graph: TrainingGraph, progress: Progres
     captured.chosen = None if graph.chosen is None else dict(graph.chosen)
     captured.measured = graph.measured
     lengths = [one for one in planned.target.generating_lengths if one <= context]
-    own = planned.target.programs_config(config)
+    # A target may quantize weights of its programs by itself, but none of these, which it does not have.
+    own = with_values(planned.target.programs_config(config), {"weights": config.weights})
     modules = models.adapter_targets(model, *own.modules, captured.weights)
     passes = decoding_passes(own, modules, context=context, lengths=lengths)
     made = run_passes(captured, passes, progress)

@@ -95,6 +95,15 @@ class QnnTarget(Target):
 
         return lower_qnn(graph, config, folder, progress)
 
+    def lower_generating(
+        self, graph: LayerGraph, config: TrainingSettings, folder: Path, progress: Progress
+    ) -> Lowered:
+        """The CPU's programs: QNN's have inputs of one shape, and caches grow with each token."""
+        from zoexport.targets.executorch.lower_stages import lower_stages
+        from zoexport.targets.executorch.program_file import GENERATING
+
+        return lower_stages(graph, folder, progress, GENERATING)
+
     def footprint(self, graph: TrainingGraph, program: Program) -> Footprint:
         """Return what the values of a program take on a CPU; QNN does not say what the HTP takes."""
         from zoexport.targets.executorch.emit import planned_bytes
@@ -134,6 +143,7 @@ targets.register(
         # The chip of most phones that have an NPU.
         preferred={"compute": "fp16", "soc": "SM8650"},
         fixed_labels=True,
+        generating_lengths=(1, 8, 32, 128),
         shows_inner_values=True,
     ),
 )
