@@ -291,6 +291,12 @@ void test_manifest() {
   CHECK(manifest->program("evaluate", 8) == manifest->program(manifest->stages[0].family(Pass::kEvaluate), 8));
   CHECK(manifest->program(manifest->stages[0].family(Pass::kForward), 8) == manifest->program("train"));
 
+  // Without `evaluate`, `train` does both, and says which labels are likeliest.
+  std::string alone = manifest_body();
+  alone.replace(alone.find(R"("name":"evaluate")"), std::strlen(R"("name":"evaluate")"), R"("name":"other")");
+  const auto lacking = parse_manifest(with_id(alone), "manifest");
+  CHECK(!lacking.ok() && lacking.failure().found.find("label_is_argmax") != std::string::npos);
+
   const struct {
     const char* from;
     const char* to;
@@ -314,7 +320,7 @@ void test_manifest() {
       {R"("dtype":"int64","shape":[2,8])", R"("dtype":"int65","shape":[2,8])", "manifest, programs[0].inputs[0].dtype"},
       {R"("dtype":"float32","shape":[1)", R"("dtype":"int64","shape":[1)", "manifest, program evaluate"},
       {R"("role":"label_is_argmax")", R"("role":"label_logprobs")", "manifest, program evaluate"},
-      {R"("name":"evaluate")", R"("name":"other")", "manifest, programs"},
+      {R"("name":"evaluate")", R"("name":"other")", "manifest, program train"},
       {R"("name":"train")", R"("name":"other")", "manifest, programs"},
       {kGradients, "", "manifest, program train"},
       {R"("role":"sign")", R"("role":"signs")", "manifest, program train"},

@@ -201,9 +201,15 @@ def write_bundle(
     settings: Mapping[str, Any] | None = None,
     engine: str = "test",
     program: bytes = bytes(range(256)) * 5,
+    evaluates: bool = True,
     changes: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a bundle whose programs the host runs. ``changes`` replace keys of the manifest."""
+    """Write a bundle whose programs the host runs.
+
+    Args:
+        evaluates: whether there is a program that perturbs nothing.
+        changes: replace keys of the manifest.
+    """
     copies = 2 * num_queries if method == "prge" else 1
     entries = {"name": "labels", "min": min_labels, "max": max_labels}
     slots = [
@@ -250,6 +256,10 @@ def write_bundle(
             ],
         },
     ]
+    if not evaluates:
+        programs.pop()
+        argmax = tensor_spec("is_argmax", "label_is_argmax", "float32", copies, entries)
+        programs[0]["outputs"].append(argmax)
     parts = {
         "engine": engine,
         "programs": programs,
@@ -328,7 +338,8 @@ class LinearModel:
         taken = np.arange(len(labels))
         _fill(outputs["logprobs"], np.stack([values[taken, labels] for values in picked]))
         if "is_argmax" in outputs:
-            _fill(outputs["is_argmax"], picked[0].argmax(axis=1) == labels)
+            is_argmax = [values.argmax(axis=1) == labels for values in picked]
+            _fill(outputs["is_argmax"], np.stack(is_argmax))
 
     def logprobs(self, tokens: NDArray[Any], b: Floats, a: Floats) -> NDArray[Any]:
         """Log-probabilities (rows, max_length, vocabulary)."""

@@ -159,7 +159,7 @@ class ProgramCheck {
     const bool any = positions != nullptr && !positions->shape.empty();
     const Dimension entries = {any ? positions->shape[0].min : 1, manifest_.max_labels};
     const bool evaluates = pass_ == Pass::kEvaluate;
-    const Dimension copies = exactly(evaluates ? 1 : manifest_.copies);
+    const Dimension copies = exactly(evaluates && stage_.evaluate != stage_.forward ? 1 : manifest_.copies);
     return one(program_.inputs, "label_positions", {entries}) && one(program_.inputs, "label_tokens", {entries}) &&
            one(program_.outputs, "label_logprobs", {copies, entries}) &&
            ((!evaluates && program_.output("label_is_argmax") == nullptr) ||
@@ -428,7 +428,7 @@ void make_whole(Manifest& manifest) {
   StageSpec stage;
   stage.name = "model";
   stage.forward = "train";
-  stage.evaluate = "evaluate";
+  stage.evaluate = manifest.program("evaluate") == nullptr ? stage.forward : "evaluate";
   for (ProgramSpec& program : manifest.programs) {
     program.family = program.name;
     for (const auto* values : {&program.inputs, &program.outputs}) {
@@ -446,7 +446,7 @@ uint32_t longest_row(const Manifest& manifest) {
   if (!manifest.lengths.empty()) {
     return manifest.lengths.back();
   }
-  const ProgramSpec* program = manifest.program("evaluate");
+  const ProgramSpec* program = manifest.program(manifest.stages.back().evaluate);
   const ValueSpec* tokens = program == nullptr ? nullptr : program->input("tokens");
   return tokens == nullptr || tokens->shape.empty() ? 0 : static_cast<uint32_t>(tokens->shape.back().max);
 }
@@ -498,7 +498,8 @@ void check_stages(const Manifest& manifest, JsonProblems& problems) {
     const StageSpec& stage = manifest.stages[i];
     for (uint32_t length : manifest.whole() ? any_length : manifest.lengths) {
       for (const Pass pass : {Pass::kEvaluate, Pass::kForward, Pass::kBackward, Pass::kSaving, Pass::kFromSaved}) {
-        const bool known = pass != Pass::kForward || stage.forward != stage.evaluate;
+        // What a whole model runs for both is checked for both.
+        const bool known = pass != Pass::kForward || stage.forward != stage.evaluate || manifest.whole();
         if (known && !stage.family(pass).empty()) {
           check_pass(manifest, i, pass, length, problems);
         }

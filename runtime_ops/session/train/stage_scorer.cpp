@@ -82,8 +82,8 @@ Status StageScorer::run(const Call& call, const CallScalars& scalars, Slots& slo
     }
   }
   entries_ = call.label_tokens.size();
-  logprobs_.resize(copies() * entries_);
-  is_argmax_.resize(copies() * entries_);
+  logprobs_.resize(given() * entries_);
+  is_argmax_.resize(given() * entries_);
   values.next_state = next ? &slots : nullptr;
   // What the head is given of the state is the same for all copies where programs perturb.
   for (uint32_t pass = 0; pass < passes; ++pass) {

@@ -54,6 +54,12 @@ class StageScorer {
   bool programs_perturb() const { return stages_.manifest().whole() || perturbed_copies_ == Copies::kCall; }
   // Whether the copies of a call are rows that it is given.
   bool stacked() const { return perturbed_copies_ == Copies::kCall && !stages_.manifest().whole(); }
+  // Copies that a call's programs give. Of a whole model without a program that perturbs nothing, all are the model.
+  uint32_t given() const {
+    const StageSpec& head = stages_.manifest().stages.back();
+    const bool alike = !perturbed_copies_ && stages_.manifest().whole() && head.evaluate == head.forward;
+    return alike ? stages_.manifest().copies : copies();
+  }
   // The slots of a stage as a copy sees them, until the next call.
   Result<StateValues> perturbed(size_t stage, uint32_t copy, const CallScalars& scalars, const StateValues& state);
 

@@ -210,6 +210,23 @@ def test_evaluation(tmp_path: Path, loss: str, choices: str, rows: int) -> None:
         assert state_bytes(session) == before
 
 
+@pytest.mark.parametrize("method", ["prge", "mezo"])
+def test_a_program_that_trains_evaluates_too(tmp_path: Path, method: str) -> None:
+    """Without a program that perturbs nothing, that which trains runs with nothing perturbed."""
+    examples, found = bundles.choice_examples(9), []
+    for evaluates in (True, False):
+        path = bundles.write_bundle(
+            tmp_path / str(evaluates), method=method, max_labels=5, evaluates=evaluates
+        )
+        with make_dataset(examples) as dataset, open_session(path) as session:
+            session.configure(loss="choices", learning_rate=0.05)
+            session.train(dataset, 3)
+            before = state_bytes(session)
+            found.append(session.evaluate(dataset))
+            assert state_bytes(session) == before
+    assert found[0] == found[1]
+
+
 def test_accuracy_needs_choices(bundle: Path, dataset: Dataset) -> None:
     with open_session(bundle) as session:
         assert session.evaluate(dataset).accuracy is None
