@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 from tests.support.compiled import Compiler
 from tests.support.phones import SERIAL, add_phone, install_app, install_phones, said
+from tests.support.qnn import needs_qnn, variables
 from tests.support.signed import make_keys, sign
 from tests.support.tiers import slow_after
 from zoexport.cli.main import run
@@ -242,6 +245,29 @@ def test_parity(device: Device, compiler: Compiler, method: str, settings: dict[
     assert report["max_relative_loss_error"] == 0
     # An earlier comparison's state is not gone on with.
     assert device.said("parity", bundle, "--steps", 2)["steps"] == 2
+
+
+@pytest.mark.slow
+@needs_qnn
+def test_parity_of_an_npu(device: Device, compiler: Compiler) -> None:
+    """The phone's side runs in QNN's emulation too, whose libraries the runner finds as a phone's finds its own."""
+    shape = {"max_length": 12, "batch_size": 8, "labels": 96, "num_queries": 1}
+    bundle = compiler.bundle("llama_tied", "prge", "android-npu", weights="int4", **shape)
+    device.said("push", bundle, "--runner", device.runner)
+    there = device.phones / SERIAL / "data/local/tmp/zoexport/runner"
+    shutil.move(there / "zoexport-runner", there / "real-runner")
+    given = " ".join(f"{name}='{value}'" for name, value in variables().items())
+    (there / "zoexport-runner").write_text(
+        f'#!/bin/sh\nexec env {given} "$(dirname "$0")/real-runner" "$@"\n'
+    )
+    (there / "zoexport-runner").chmod(0o755)
+    # A process of its own keeps what QNN prints from its standard output.
+    command = [sys.executable, "-m", "zoexport", "device", "parity", str(bundle), "--steps", "2"]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    report = json.loads(done.stdout)
+    assert report["passed"] is True and report["same_bits"] is True
+    assert report["max_relative_loss_error"] == 0
 
 
 def test_parity_fails_where_the_phone_computes_otherwise(
