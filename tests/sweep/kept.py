@@ -67,6 +67,30 @@ KEPT = (
     Case(method="quzo", layers=2, weights="int8", num_queries=1, lora_layers_to_transform="last:1"),
     # Slot 11 had the noise of slot 8: rows of 11 tokens, at which the model is captured, were cut to 8.
     Case(architecture="cohere2", layers=3, heads=2, targets="all-linear"),
+    # Verification took the likeliest token of logits without the inputs that dropout left out.
+    Case(
+        method="mebp",
+        architecture="gpt_neox",
+        vocabulary=500,
+        hidden=128,
+        heads=2,
+        kv_heads=2,
+        head_dim=64,
+        intermediate=20,
+        std=0.02,
+        weight_seed=18,
+        max_length=12,
+        batch_size=4,
+        gradient_accumulation_steps=2,
+        loss="choices",
+        choices="mean",
+        lora_r=2,
+        alpha=8.0,
+        lora_use_rslora=True,
+        dropout=0.2,
+        targets="one:5",
+        max_grad_norm=0.1,
+    ),
 )
 
 ON_THE_NPU = (

@@ -175,6 +175,9 @@ class _Proof:
                 value.data.copy_(self.values[name])
             value.requires_grad_(name in self.gradients)
         theirs = reference.step(self.first, _FIXED)
+        if self.config.lora_dropout:
+            with torch.no_grad():
+                reference.loss(self.first[-1])  # whose logits are of all inputs, as those that generate
         ours, tensors = answer()
         self._token(ours, last)
         loss = self._losses(ours["losses"][0], theirs["losses"])
