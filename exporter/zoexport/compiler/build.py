@@ -175,10 +175,11 @@ def _fill(
     adapter: Path | None,
     progress: Progress,
 ) -> tuple[dict[str, Any], RowReader, dict[str, Any]]:
-    """Write a bundle's files but the manifest.
+    """Write all files of a bundle except the manifest.
 
     Returns:
-        The manifest's content; what reads the frozen weights; and codes and scales of a whole program's weights.
+        The content of the manifest, the reader of the frozen weights, and the quantized weights of whole-model
+        programs.
     """
     from zoexport.compiler.decoding import generating, with_generating
 
@@ -218,7 +219,7 @@ def _fill(
 def _measured(
     planned: Plan, loaded: LoadedModel, calibration: Path | None, progress: Progress
 ) -> tuple[Measured, Directions | None]:
-    """Run the model for what passes and target ask of it."""
+    """Run the model to measure what the settings need; also return the directions' facts for the manifest."""
     from zoexport.calibration import calibration_tokens, formats_of, rotation_gains
     from zoexport.compiler.directions import directions_of
 
@@ -236,7 +237,7 @@ def _measured(
 
 
 def _started(graph: TrainingGraph, loaded: LoadedModel, adapter: Path | None) -> TrainingGraph:
-    """A graph whose training starts from an adapter, and whose frozen weights lack what is trained."""
+    """Return the graph with the initial values of an adapter, and frozen weights without the trained elements."""
     from zoexport.adapters.start import start_values
     from zoexport.ir.frozen import RowsWithoutChosen
 
@@ -251,7 +252,7 @@ def _started(graph: TrainingGraph, loaded: LoadedModel, adapter: Path | None) ->
 def _described(
     folder: Path, planned: Plan, loaded: LoadedModel, graph: TrainingGraph
 ) -> dict[str, Any]:
-    """Write the first state and PEFT's description of it; the manifest's entries of model, tokenizer and texts."""
+    """Write the initial state and its PEFT configuration; return the manifest's entries of model and tokenizer."""
     from safetensors.torch import save_file
 
     from zoexport import adapters
@@ -275,7 +276,7 @@ def _described(
 
 
 def _packed(graph: TrainingGraph) -> dict[str, Any]:
-    """Codes and scales of a whole program's weights; a target brought some into a layout of its own, which are not."""
+    """Return the quantized weights of a whole-model program, except those in a layout of the target."""
     import torch
 
     if not isinstance(graph, ModelGraph):
@@ -298,7 +299,7 @@ def _write_weights(
     pack: Pack | None,
     progress: Progress,
 ) -> None:
-    """The file of the frozen weights; a copy, where a compilation of the same model wrote the same one."""
+    """Write the file of frozen weights, or copy it from an earlier compilation of the same model."""
     from zoexport.ir import frozen
 
     reader = None if isinstance(graph, ModelGraph) else graph.source
@@ -323,7 +324,7 @@ def _drop_graphs() -> None:
 
 
 def outer_weights(lowered: Lowered) -> list[str]:
-    """The frozen tensors that programs take as inputs, and the places of chosen elements, which exports read."""
+    """Return the names of the frozen tensors that are inputs of programs, and of the indices of sparse weights."""
     from zoexport.ir import frozen
     from zoexport.passes.separate_chosen import PLACES
 

@@ -42,13 +42,13 @@ class Generating:
 
     @property
     def weights(self) -> list[str]:
-        """The tensors of the weights' file that they read."""
+        """Names of the tensors that the programs read from the file of weights."""
         from zoexport.ir.frozen import bound_weights
 
         return [] if self.graph is None else bound_weights(self.graph)
 
     def notes(self, config: TrainingSettings) -> list[str]:
-        """Return the sentence that says why the bundle does not generate, unless the settings ask for that."""
+        """Return the reason why the bundle generates no text, unless the settings disable generation."""
         problem = self.entry.get("problem")
         return [] if problem is None or not config.generate else [problem]
 
@@ -62,10 +62,11 @@ def generating(
     *,
     beside: Sequence[str],
 ) -> Generating:
-    """Write the programs into ``folder``, where the settings ask for them and the target and the model allow it.
+    """Write the programs that generate text into ``folder``, if settings, target and model allow it.
 
     Args:
-        lowered: the programs that train. beside: the weights that these read from the bundle's file.
+        lowered: the programs that train.
+        beside: names of the weights that these programs read from the bundle's file of weights.
     """
     graph = generating_graph(planned, loaded.model, lowered.graph, progress, beside=beside)
     if isinstance(graph, Generating):
@@ -95,10 +96,11 @@ def generating_graph(
     *,
     beside: Sequence[str] = (),
 ) -> LayerGraph | Generating:
-    """The programs that :func:`generating` writes, or why there are none.
+    """Return the graph of the programs that generate text, or the reason why there are none.
 
     Args:
-        graph: of the programs that train. beside: the weights that these read from the bundle's file.
+        graph: graph of the programs that train.
+        beside: names of the weights that these programs read from the bundle's file of weights.
     """
     problem = _problem(planned, graph)
     if problem is not None:
@@ -119,10 +121,12 @@ def generating_graph(
 def with_generating(
     graph: TrainingGraph, generates: Generating, beside: Sequence[str]
 ) -> TrainingGraph:
-    """A graph with the weights of the bundle's file: those that programs that train or generate read.
+    """Return a graph with all weights of the bundle's file.
 
     Args:
-        graph: of the programs that train. beside: the weights that these read from the file.
+        graph: graph of the programs that train.
+        generates: the programs that generate text.
+        beside: names of the weights that the programs that train read from the file.
     """
     made = generates.graph
     if made is None or not beside:
@@ -184,7 +188,7 @@ def _captured(planned: Plan, model: Any, graph: TrainingGraph, progress: Progres
     captured.chosen = None if graph.chosen is None else dict(graph.chosen)
     captured.measured = graph.measured
     lengths = [one for one in planned.target.generating_lengths if one <= context]
-    # A target may quantize weights of its programs by itself, but none of these, which it does not have.
+    # These programs run on the CPU, even if the target quantizes the weights of its own programs.
     own = with_values(planned.target.programs_config(config), {"weights": config.weights})
     modules = models.adapter_targets(model, *own.modules, captured.weights)
     passes = decoding_passes(own, modules, context=context, lengths=lengths)

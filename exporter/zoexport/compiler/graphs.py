@@ -1,4 +1,4 @@
-"""capture -> the method's passes: the graph that a target lowers."""
+"""Training graphs: capture of a model and the passes of a method."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ def training_graph(
     chosen: Mapping[str, Any] | None = None,
     measured: Measured | None = None,
 ) -> TrainingGraph:
-    """Capture a model and run the method's passes over it.
+    """Capture a model and apply the method's passes.
 
-    Its programs take rows of any length where the model allows it (``ir.lengths``), else of max_length tokens.
+    The programs accept sequences of any length if the model allows it (``ir.lengths``), else of max_length tokens.
 
     Args:
-        planned: method, target and settings. model: a language model. progress: see ``core.progress.Progress``.
-        source, chosen, measured: of the graph, see :class:`TrainingGraph`.
+        planned: method, target and settings.
+        model: language model.
+        progress: see ``core.progress.Progress``.
+        source, chosen, measured: see :class:`TrainingGraph`.
     """
     from zoexport.ir.lengths import FixedLength
 
@@ -52,7 +54,7 @@ def training_graph(
 def capture_length(
     planned: Plan, model: Any, chosen: Mapping[str, Any] | None = None
 ) -> int | None:
-    """The tokens of a row by which sizes that follow the sequence are detected; None where the model has too few."""
+    """Return a sequence length that marks sequence dimensions in the captured graph; None if positions are too few."""
     from zoexport.ir.capture import capture_limit
     from zoexport.ir.lengths import marker_prime
 
@@ -61,7 +63,7 @@ def capture_length(
 
 
 def captured(model: Any, length: int, max_length: int, progress: Progress) -> ModelGraph:
-    """The model's graph at ``length`` tokens a row, for rows of at most ``max_length``."""
+    """Capture the model with sequences of ``length`` tokens, for sequences of at most ``max_length`` tokens."""
     from zoexport.ir.capture import capture
     from zoexport.ir.verify import verify
 
@@ -72,10 +74,9 @@ def captured(model: Any, length: int, max_length: int, progress: Progress) -> Mo
 
 
 def sized_graph(planned: Plan, model: Any, graph: ModelGraph, progress: Progress) -> TrainingGraph:
-    """A captured graph after the method's passes, for its longest rows alone and without the weights' values.
+    """Apply the method's passes to a copy of ``graph`` whose weights have no values.
 
-    Programs are those of :func:`training_graph` at max_length, but for what only values decide. ``graph`` stays as it
-    is.
+    The programs have the sizes of those of :func:`training_graph` at max_length.
     """
     from zoexport.ir.graphs import copy_graph
     from zoexport.ir.lengths import set_length

@@ -1,8 +1,8 @@
-"""One side of parity: the bundle in the C++ session, step by step, with nothing kept on disk.
+"""The bundle's side of a parity check: a C++ session that takes single steps and writes nothing to disk.
 
     python -m zoexport.compiler.parity_session SOCKET
 
-runs it for another process, which is connected to by the file descriptor SOCKET.
+runs the session for the process at the other end of the file descriptor SOCKET.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _values(slot: SlotInfo, read: Any) -> np.ndarray:
 
 
 class Apart:
-    """A :class:`SessionSide` in another process."""
+    """Proxy of a :class:`SessionSide` in another process."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self._call = call
@@ -167,10 +167,12 @@ class Apart:
 def session_side(
     bundle: Bundle, loss: str, *, eps: float | None = None
 ) -> Iterator[SessionSide | Apart]:
-    """The bundle in a session; in another process, where an NPU's emulator runs it, whose faults end that one alone.
+    """Open a session for a parity check.
+
+    The emulator of an NPU runs in a separate process, because a fault in it would end this one.
 
     Raises:
-        LoweringError: the other process ended.
+        LoweringError: the process of the emulator ended.
     """
     if "QnnBackend" not in bundle.manifest["backends"]:
         with SessionSide(bundle, loss, eps=eps) as side:
@@ -195,8 +197,8 @@ def session_side(
                 raise LoweringError(
                     f"bundle {bundle.path}",
                     found=f"an emulator that ended with status {process.wait()}",
-                    expected="losses of every step",
-                    fix="Report the model's sizes and the settings; other sizes may work.",
+                    expected="the losses of every step",
+                    fix="Report the sizes of the model and the settings.",
                 ) from ended
             if error is not None:
                 raise rebuilt(error)
@@ -207,7 +209,7 @@ def session_side(
 
 
 def _serve(descriptor: int) -> None:
-    """Make a side as the first message says, and answer every other one until there are none."""
+    """Create the session that the first message describes, then answer messages until the connection closes."""
     with Connection(descriptor) as connection, contextlib.ExitStack() as stack:
         side: SessionSide | None = None
         while True:

@@ -177,7 +177,7 @@ class _Proof:
         theirs = reference.step(self.first, _FIXED)
         if self.config.lora_dropout:
             with torch.no_grad():
-                reference.loss(self.first[-1])  # whose logits are of all inputs, as those that generate
+                reference.loss(self.first[-1])  # without dropout, like the programs that generate
         ours, tensors = answer()
         self._token(ours, last)
         loss = self._losses(ours["losses"][0], theirs["losses"])

@@ -1,4 +1,4 @@
-"""What is to be compiled: method, target and settings, checked before anything is loaded."""
+"""Validation of method, target and settings before a model is loaded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PREFERRED = ("mebp", "prge")
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is to be compiled, decided before any heavy work."""
+    """Validated method, target and settings of a compilation."""
 
     method: Method
     target: Target
@@ -31,7 +31,7 @@ class Plan:
 
 
 def default_method(target: str) -> str:
-    """The method where the user names none: P-RGE on an NPU, elsewhere the first preferred one there is."""
+    """Return the method to use if the user names none: P-RGE on an NPU, else the first of :data:`_PREFERRED`."""
     known = methods.names()
     preferred = next(name for name in _PREFERRED if name in known)
     return _DEFAULT_METHODS.get(target, preferred)
@@ -41,7 +41,7 @@ def plan(method: str | None, target: str, settings: Mapping[str, Any]) -> Plan:
     """Look up method and target and check the settings.
 
     Raises:
-        ConfigError: an unknown name or setting, an impossible value, a combination the target cannot run.
+        ConfigError: a name or setting is unknown, a value is invalid, or the target cannot run the combination.
     """
     chosen_target = targets.get(target)
     chosen_method = methods.get(method or default_method(target))
@@ -65,15 +65,17 @@ def with_recipe(
     recipe: StrPath | None,
     adapter: Path | None = None,
 ) -> Plan:
-    """:func:`plan` with a recipe's method, and its settings where none of ``settings`` says otherwise.
+    """Call :func:`plan` with the defaults of a recipe and of an adapter.
+
+    ``settings`` override the adapter's rank, alpha and layers, which override the recipe.
 
     Args:
-        method, target, settings, recipe: see :func:`compile_bundle`.
-        adapter: PEFT's, whose rank, alpha and layers go before the recipe's.
+        method, target, settings, recipe: see ``build.compile_bundle``.
+        adapter: folder of a PEFT adapter.
 
     Raises:
-        ConfigError: as :func:`plan`; or ``settings`` contradict the adapter, or the method cannot start from one.
-        StateError: the adapter is none of PEFT's.
+        ConfigError: see :func:`plan`; also if ``settings`` contradict the adapter or the method trains no adapter.
+        StateError: the folder contains no PEFT adapter.
     """
     read = read_recipe(recipe)
     method, given = read.chosen(method), {**read.settings, **settings}

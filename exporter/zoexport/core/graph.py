@@ -1,4 +1,4 @@
-"""The graph that passes rewrite and targets lower: programs over named weights, slots of state, and stages."""
+"""Training graph: the programs, frozen weights and state tensors that passes rewrite and targets lower."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class Dim:
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-    """An input or output of a program.
+    """Input or output of a program.
 
-    ``role`` is one of the roles of docs/bundle.md, or ``weight`` for a frozen tensor that the target
-    stores with the program. ``dtype`` is a torch dtype's name ("float32").
+    Attributes:
+        role: one of the roles in docs/bundle.md; ``weight`` is a frozen tensor that the target stores.
+        dtype: name of a torch dtype, such as "float32".
     """
 
     name: str
@@ -39,11 +40,11 @@ class Value:
     shape: tuple[int | Dim, ...]
 
     def sizes(self) -> tuple[int, ...]:
-        """The shape, at the most of what is known only when a program runs."""
+        """Return the shape, with the maximum of each dynamic dimension."""
         return tuple(size.max if isinstance(size, Dim) else size for size in self.shape)
 
     def as_dict(self) -> dict[str, Any]:
-        """The value as the manifest states it."""
+        """Return the value's entry in the manifest."""
         return {
             "name": self.name,
             "role": self.role,
@@ -56,11 +57,13 @@ class Value:
 
 @dataclasses.dataclass
 class Program:
-    """One graph with named inputs and outputs.
+    """Graph with named inputs and outputs.
 
-    ``module`` takes every input as a placeholder, in the order of ``inputs`` (weights too), and returns a
-    tuple in the order of ``outputs``. ``family`` is shared by programs that differ in ``length`` alone, the tokens of a
-    row.
+    Attributes:
+        module: takes all inputs, including weights, in the order of ``inputs``; returns a tuple in the
+            order of ``outputs``.
+        family: name shared by programs that differ only in ``length``.
+        length: tokens per sequence; None if the program has no sequence dimension or any length.
     """
 
     name: str
@@ -72,28 +75,29 @@ class Program:
 
     @property
     def called(self) -> str:
-        """The name by which stages call it."""
+        """Name that stages use for this program."""
         return self.family or self.name
 
     def weights(self) -> list[Value]:
-        """The inputs that the target stores with the program."""
+        """Return the inputs that the target stores with the program."""
         return [value for value in self.inputs if value.role == "weight"]
 
     def arguments(self) -> list[Value]:
-        """The inputs that a caller supplies, in call order."""
+        """Return the inputs that the caller passes, in call order."""
         return [value for value in self.inputs if value.role != "weight"]
 
 
 _SLOT_BYTES = {"float32": 4, "float16": 2, "int32": 4, "uint8": 1, "int8": 1}
-"""Bytes of an element, by dtype."""
+"""Bytes per element."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """A named tensor that outlives a step.
+    """State tensor: a named tensor that persists between steps.
 
-    ``tensor_id`` is its number in the noise specification (docs/rng.md); ``module`` is the path of the
-    adapted module in the Hugging Face model.
+    Attributes:
+        tensor_id: number of the tensor in the noise specification (docs/rng.md).
+        module: path of the adapted module in the Hugging Face model.
     """
 
     name: str
@@ -105,22 +109,24 @@ class Slot:
 
     @property
     def bytes(self) -> int:
-        """Bytes of its value."""
+        """Size of the tensor in bytes."""
         return _SLOT_BYTES[self.dtype] * math.prod(self.shape)
 
     def as_dict(self) -> dict[str, Any]:
-        """The slot as the manifest states it."""
+        """Return the tensor's entry in the manifest."""
         return {**dataclasses.asdict(self), "shape": list(self.shape)}
 
 
 @dataclasses.dataclass
 class Stage:
-    """One part of a model, as an application of programs.
+    """Part of a model: programs and the tensors that they use in this part.
 
-    ``bind`` gives, for each value of the programs with the role ``weight`` or ``state``, the tensor or slot that it
-    stands for in this stage, where that is not its own name; its gradient is that slot's. ``backward`` is None where
-    there is nothing to train below. ``saving`` goes forward too and gives what ``from_saved`` goes backward from; None
-    where there is no such pair.
+    Attributes:
+        forward: family of the forward programs.
+        backward: family of the backward programs; None if neither this stage nor an earlier stage trains.
+        bind: tensor for each input with the role ``weight`` or ``state``, by the input's name.
+        saving: family of forward programs that also return activations for ``from_saved``; None if absent.
+        from_saved: family of backward programs that take these activations; None if absent.
     """
 
     name: str
@@ -132,12 +138,12 @@ class Stage:
 
     @property
     def families(self) -> list[str]:
-        """Of the programs that it calls."""
+        """Families of all programs of this stage."""
         found = (self.forward, self.backward, self.saving, self.from_saved)
         return [family for family in found if family is not None]
 
     def as_dict(self) -> dict[str, Any]:
-        """The stage as the manifest states it."""
+        """Return the stage's entry in the manifest."""
         stated = dataclasses.asdict(self)
         if self.saving is None:
             del stated["saving"], stated["from_saved"]
@@ -145,22 +151,23 @@ class Stage:
 
 
 class RowReader(Protocol):
-    """Where a model's parameters come from."""
+    """Source of a model's parameters."""
 
     def read_rows(self, name: str, begin: int, end: int) -> torch.Tensor:
-        """Rows ``begin`` to ``end`` of a parameter, float32."""
+        """Return rows ``begin`` to ``end`` (exclusive) of a parameter, float32."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What was found out about a model before it is compiled; nothing where nothing asks for it, or only sizes count.
+    """Results of measurements on the model before compilation; None if the settings need no such measurement.
+
+    The keys of the mappings are paths of linear layers.
 
     Attributes:
-        activations: by path of a linear layer, how its input is rounded.
-        directions: by path of a linear layer, the first values of its adapter's first matrix (in, rank).
-        gains: by path of a linear layer, how many times smaller rounding errors are on rotated inputs
-            (``calibration.rotation_gains``).
-        calibration: int64 (n, max_length) tokens on which a target that quantizes activations beforehand calibrates.
+        activations: quantization format of each layer's input.
+        directions: initial value of the adapter's first matrix, shape (in, rank).
+        gains: factor by which a rotation of the input reduces rounding errors (``calibration.rotation_gains``).
+        calibration: int64 tokens, shape (n, max_length), for targets that calibrate activations.
     """
 
     activations: Mapping[str, Format] | None = None
@@ -171,31 +178,32 @@ class Measured:
 
 @dataclasses.dataclass
 class TrainingGraph:
-    """What the passes rewrite and a target lowers: a :class:`ModelGraph` or a :class:`LayerGraph`.
+    """Base class of :class:`ModelGraph` and :class:`LayerGraph`.
 
     Attributes:
-        programs: the programs by name.
-        weights: the frozen tensors by name.
-        slots: the state, and
-        initial: its first values by slot name.
-        max_length: tokens of the longest row. length: tokens of a row as the programs are captured (``ir.lengths``).
-        any_length: whether sizes that are multiples of ``length`` follow the sequence, and no others do.
-        lengths: the tokens of a row for which there are programs, ascending, once these are decided.
-        pad_token: of a masked language model, whose layers see padding and must be kept from it; None of a causal one.
-        rows: sequences in one call. copies: perturbed copies in one call of ``train``.
-        rotated: weights that are stored rotated (``core.hadamard``), by name.
-        parameters: the names of those ``weights`` that are the model's own and not tables made from its configuration.
-        quantized: the weights that stages read as codes and scales, with their group size (0 for int8). These and
-            ``parameters`` may lack their values, which ``ir.frozen`` reads when they are written.
-        rounded: by parameter of a linear layer, the weight that holds the format of its input.
-        grid: where integers are trained, what the session needs for their perturbations: the slot of the ``table``,
-            ``eps`` and the ``estimator`` (docs/integers.md).
-        step: how the session probes the loss; None where it computes gradients.
-        source: where the values of ``parameters`` are read from, for who needs them.
-        chosen: by parameter, the elements that are trained while the others are frozen: int64 (k), ascending, ``row *
-            columns + column``. Frozen weights have zeros there.
-        measured: what passes read beside.
-        provenance: the names of the passes applied, in order.
+        programs: programs by name.
+        weights: frozen tensors by name.
+        slots: state tensors.
+        initial: initial values of the state tensors by name.
+        max_length: tokens of the longest sequence.
+        length: tokens per sequence in the captured programs (``ir.lengths``).
+        any_length: whether exactly the sizes that are multiples of ``length`` depend on the sequence length.
+        lengths: sequence lengths that have programs, ascending; empty until they are chosen.
+        pad_token: padding token of a masked language model; None for a causal model.
+        rows: sequences per call.
+        copies: perturbations per call of ``train``.
+        rotated: names of the weights that are stored rotated (``core.hadamard``).
+        parameters: names of the ``weights`` that are parameters of the model; the others are computed tables.
+        quantized: group size of each quantized weight of a layer; 0 means int8. The values of these weights and of
+            ``parameters`` may be missing until ``ir.frozen`` writes them.
+        rounded: weight that contains the input's quantization format, by name of the linear layer's parameter.
+        grid: parameters of the perturbation of trained integers (docs/integers.md); None if none are trained.
+        step: perturbations of one step; None if the session computes gradients.
+        source: reader of the model's parameters.
+        chosen: indices of the trained elements of each parameter, int64 (k), ascending, ``row * columns + column``;
+            these elements are zero in the frozen weights. None if no element is trained alone.
+        measured: results of measurements that passes read.
+        provenance: names of the applied passes, in order.
     """
 
     programs: dict[str, Program]
@@ -225,37 +233,39 @@ class TrainingGraph:
 
 @dataclasses.dataclass
 class ModelGraph(TrainingGraph):
-    """A model as programs of the whole of it, which have the weights inside and perturb by themselves."""
+    """Graph whose programs compute the whole model, including perturbations and updates."""
 
     def in_stages(self, stages: list[Stage]) -> LayerGraph:
-        """The same with programs that ``stages`` apply."""
+        """Return this graph with its programs divided into stages."""
         same = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return LayerGraph(**same, stages=stages)
 
 
 @dataclasses.dataclass
 class LayerGraph(TrainingGraph):
-    """A model as stages, each an application of programs to weights and slots of its own.
+    """Graph whose programs compute one layer each; identical layers share a program.
 
     Attributes:
-        stages: in forward order, the output head last.
-        label_rows: the label entries in one call of the output head.
+        stages: stages in forward order; the output head is last.
+        label_rows: label positions per call of the output head.
     """
 
     stages: list[Stage] = dataclasses.field(default_factory=list)
     label_rows: int = 0
 
     def stages_of(self, program: Program) -> list[Stage]:
-        """The stages that run a program, forward or backward."""
+        """Return the stages that run a program, forward or backward."""
         return [stage for stage in self.stages if program.called in stage.families]
 
 
 @dataclasses.dataclass(frozen=True)
 class Pass:
-    """One rewrite of a training graph, with the reason for its place in the order.
+    """Rewrite of a training graph.
 
-    ``reads_values``: it needs the weights' values, and leaves what the programs compute as large as it was; where only
-    sizes are asked for, it can be left out. ``wants``: a feature without which a target gets programs as they were.
+    Attributes:
+        because: reason for the position in the order of passes.
+        reads_values: whether the pass needs the weights' values and changes no sizes; estimates skip such passes.
+        wants: feature of the target that the pass requires; the pass is skipped for other targets.
     """
 
     name: str

@@ -1,8 +1,8 @@
-"""What a target and a method are, and what a target makes of a graph.
+"""Targets, methods and the result of lowering.
 
-A method's settings say what its programs ask of a target (``trained.needs_of``), and a target what it has
-(``Target.has``, ``Target.takes``). What is needed and not there is a :class:`~zoexport.core.errors.Problem` before
-anything is loaded: no target names a method, and nobody writes down where a new method cannot run.
+A method's settings determine the features that its programs need (``trained.needs_of``). A target lists the features
+and settings that it supports (``Target.has``, ``Target.takes``). A missing feature is a
+:class:`~zoexport.core.errors.Problem` before anything is loaded. Therefore no target names a method.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Pack = Callable[["torch.Tensor", "torch.Tensor"], "dict[str, torch.Tensor]"]
 
 @dataclasses.dataclass(frozen=True)
 class Fallback:
-    """Programs of another engine that take and give what a bundle's own do: one file, with the same methods."""
+    """File with the same programs for another engine; inputs, outputs and entry points are identical."""
 
     engine: str
     file: str
@@ -37,25 +37,24 @@ class Fallback:
 
 @dataclasses.dataclass(frozen=True)
 class Lowered:
-    """What a target made of a training graph, which stays as it was.
+    """Result of lowering a training graph.
 
     Attributes:
-        graph: as the bundle states it: a target may have stages, lengths and weights of its own.
-        programs: manifest entries (name, file, method, inputs, outputs).
-        required_ops: operators that the device's runtime must have.
-        delegates: for each program, what each delegate holds; programs without delegates may be left out.
-        fallback_ops: for each program, the operators left outside delegates with their counts; programs without such
-            operators may be left out.
-        fallback_reasons: for each program, why an operator is outside, where the target can say.
-        products_outside: for each program, the matrix products outside delegates; empty where the target has kernels of
-            its own for them.
-        backends: ExecuTorch's backends that the delegates call.
-        packing: how the target stores the weights, where it does not keep the graph's packing.
-        notes: what a user must know of these programs, one sentence each.
-        minimum_os: the least version, by system, on which the programs run: {"ios": "18.0"}.
-        tools: packages, beside those of every target, whose versions the programs depend on.
-        pack: codes and scales of a quantized weight -> its parts as the programs read them; None: codes and scales.
-        fallback: for where the engine has no device.
+        engine: engine that runs the programs.
+        graph: graph that describes the bundle; its stages, lengths and weights may differ from the input's.
+        programs: manifest entries (name, file, entry point, inputs, outputs).
+        required_ops: operators that the runtime on the device must provide.
+        delegates: operators in each delegate, by program; may omit programs without delegates.
+        fallback_ops: number of calls of each operator outside delegates, by program.
+        fallback_reasons: reason why an operator is outside delegates, by program and operator, if known.
+        products_outside: matrix products outside delegates, by program; empty if the target has kernels for them.
+        backends: ExecuTorch backends that the delegates use.
+        packing: storage format of the weights; None for the graph's format.
+        notes: sentences that the user should read.
+        minimum_os: minimum version of each operating system, such as {"ios": "18.0"}.
+        tools: additional packages whose versions the programs depend on.
+        pack: converts quantized values and scales to the stored tensors of a weight; None stores both unchanged.
+        fallback: programs for devices that cannot run ``engine``; None if absent.
     """
 
     engine: str
@@ -77,15 +76,15 @@ class Lowered:
 
 @dataclasses.dataclass(frozen=True)
 class Footprint:
-    """What one run of a program takes on a target.
+    """Memory and memory traffic of one run of a program.
 
     Attributes:
-        planned: bytes of the memory that is planned for the tensors within it.
-        scratch: bytes that its kernels take beside, in each thread.
-        moved: bytes of weights and tensors that it reads and writes.
-        copies_weights: whether the target copies a whole program's weights, beside what is planned.
-        windows: bytes of each place on a device that programs share for their weights, of which this one fills so many.
-        skips_zero_rows: whether its products leave out the rows of zeros that fill up a call.
+        planned: bytes of planned memory for activations.
+        scratch: bytes of scratch memory per thread.
+        moved: bytes of weights and activations that the program reads and writes.
+        copies_weights: whether the target copies the weights in addition to the planned memory.
+        windows: bytes of each device buffer for weights that the program uses; programs share these buffers.
+        skips_zero_rows: whether matrix products skip rows of padding.
     """
 
     planned: int
@@ -98,12 +97,12 @@ class Footprint:
 
 @dataclasses.dataclass(frozen=True)
 class LoweringMemory:
-    """What a target's compiler takes (``tools.compiling`` says how that was measured).
+    """Memory that a target's compiler needs; ``tools.compiling`` describes the measurement.
 
     Attributes:
-        base: bytes of itself. node: bytes of each node of the programs, of those of every length.
-        packed: by the setting ``weights``, bytes that whole programs take for each weight, beside four of the model's
-            own.
+        base: constant number of bytes.
+        node: bytes per graph node, for the programs of all lengths.
+        packed: bytes per weight of whole-model programs by the setting ``weights``, in addition to the model's 4 bytes.
     """
 
     base: int
@@ -113,17 +112,16 @@ class LoweringMemory:
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A way to train. Found by the registry in ``methods/<name>.py``.
+    """Training method. The registry finds it in ``methods/<name>.py``.
 
     Attributes:
-        name: the name in ``--method``.
-        summary: one line for ``zoexport methods``.
-        config: the dataclass of the settings.
-        passes: settings and the modules that these name -> the rewrites that turn the captured ``forward`` program into
-            the method's programs, in order.
-        reference_class: "module:class" of the method in plain PyTorch, which is imported where it is used, as training
-            looks a method's settings up without torch.
-        sooner: a sentence on what learns the same in fewer operations, for ``plan``; empty where nothing was measured.
+        name: value of ``--method``.
+        summary: line of ``zoexport methods``.
+        config: dataclass of the settings.
+        passes: returns the passes from the settings and the names of the target modules.
+        reference_class: "module:class" of the implementation in PyTorch; imported on first use, as training must not
+            import torch.
+        sooner: advice of ``plan`` on a method that needs fewer operations; may be empty.
     """
 
     name: str
@@ -134,14 +132,18 @@ class Method:
     sooner: str = ""
 
     def reference(self, model: torch.nn.Module, config: Any, slots: Mapping[str, Any]) -> Any:
-        """The method in plain PyTorch on a model, from the first values of its slots."""
+        """Create the implementation in PyTorch.
+
+        Args:
+            slots: initial values of the state tensors by name.
+        """
         module, _, name = self.reference_class.partition(":")
         return getattr(importlib.import_module(module), name)(model, config, slots)
 
 
 @dataclasses.dataclass(frozen=True)
 class InnerValue:
-    """A result within a program, as PyTorch computes it (``reference``) and as the device does (``computed``)."""
+    """Intermediate result of a program: PyTorch's (``reference``) and the device's (``computed``)."""
 
     name: str
     operator: str
@@ -150,7 +152,7 @@ class InnerValue:
 
 
 _LABELS_PER_SEQUENCE = 8
-"""Labels for which a call has room by default: completions of a few tokens fit, and logits stay some tens of MB."""
+"""Default number of labels per sequence: enough for short completions, and logits need only tens of MB."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -271,12 +273,12 @@ def unmet(
     target: Target,
     others: Iterable[Target],
 ) -> list[Problem]:
-    """Why a target cannot run the programs of ``config``.
+    """Return the reasons why a target cannot run the programs of ``config``.
 
     Args:
-        config: a method's settings, the target's defaults filled in.
-        needs: of these settings and of what they train (``trained.needs_of``).
-        others: targets to advise where this one lacks a feature.
+        config: settings of a method, including the target's defaults.
+        needs: features that the settings need (``trained.needs_of``).
+        others: targets that the messages may recommend.
     """
     problems = [_refused(key, value, target) for key, value in _untaken(config, target)]
     for feature, where in missing(needs, target).items():
@@ -288,7 +290,7 @@ def unmet(
 
 
 def missing(needs: Mapping[Feature, str], target: Target) -> dict[Feature, str]:
-    """Those of ``needs`` that ``target`` does not have, and the setting that asks for each."""
+    """Return the features in ``needs`` that ``target`` lacks, with the setting that needs each."""
     return {feature: where for feature, where in needs.items() if feature not in target.has}
 
 

@@ -1,7 +1,7 @@
-"""How an operator of namespace ``zoexport`` is declared: one function, which says its name, its schema and its results.
+"""Declaration of operators in namespace ``zoexport``.
 
-``ops`` and the modules that it imports declare them. ``runtime_ops/bindings`` implements each one that has outputs of
-its own (``.out``) on devices, under the same name and schema.
+One function declares an operator: its name, its schema (from the annotations) and its CPU implementation.
+``runtime_ops/bindings`` implements the ``out`` overloads on devices, with the same names and schemas.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 NAMESPACE = "zoexport"
 DEVICE: dict[str, tuple[str, ...]] = {}
-"""The operators that devices implement, with the names of their outputs."""
+"""Names of the outputs of each operator that devices implement."""
 _LIBRARY = torch.library.Library(NAMESPACE, "DEF")
 
 
 def operator(shapes: Callable[..., Any], *outputs: str) -> Callable[[F], F]:
-    """Declare the operator that the function computes on a computer's CPU; its annotations are the schema.
+    """Declare an operator by its CPU implementation.
 
     Args:
-        shapes: makes empty results of those arguments that it names.
-        outputs: names of the results, which devices write into; ``out`` where none is given.
+        shapes: returns empty results; its parameters name the arguments that it needs.
+        outputs: names of the outputs of the ``out`` overload; ``out`` by default.
     """
     return _declared(shapes, outputs or ("out",))
 
 
 def semantic(shapes: Callable[..., Any]) -> Callable[[F], F]:
-    """As :func:`operator`, for one that says what a graph means: a target replaces it, and no device has it."""
+    """Declare an operator that every target replaces before lowering; devices do not implement it."""
     return _declared(shapes, ())
 
 
 def _declared(shapes: Callable[..., Any], outputs: tuple[str, ...]) -> Callable[[F], F]:
     def register(function: F) -> F:
-        # A size is a number when programs run: devices know no symbols.
+        # Devices have no symbolic sizes.
         schema = torch.library.infer_schema(function, mutates_args=()).replace("SymInt", "int")
         arguments, _, _ = schema[1:].partition(") -> ")
         places = [*inspect.signature(function).parameters]
@@ -59,11 +59,13 @@ def declare(
     run: Callable[..., Any],
     shapes: Callable[..., Any],
 ) -> None:
-    """Declare an operator whose arguments no annotations of a function say.
+    """Declare an operator with an explicit schema.
 
     Args:
-        name, arguments: of the schema. outputs: names of the results that devices write into; none: devices lack it.
-        run: computes the results. shapes: makes empty ones, of all arguments.
+        name, arguments: parts of the schema.
+        outputs: names of the outputs of the ``out`` overload; empty if devices do not implement the operator.
+        run: CPU implementation.
+        shapes: returns empty results; takes the same arguments as ``run``.
     """
     plain = ", ".join(["Tensor"] * (len(outputs) or 1))
     result = f"({plain})" if len(outputs) > 1 else plain
@@ -93,7 +95,7 @@ def _out_variant(function: Callable[..., Any], outputs: Sequence[str]) -> Callab
 
 
 def differentiable(name: str, save: Callable[..., None]) -> Callable[[F], F]:
-    """Register an operator's backward function; ``save(ctx, inputs, output)`` keeps what it needs."""
+    """Register the backward function of an operator; ``save(ctx, inputs, output)`` stores its inputs in ``ctx``."""
 
     def register(function: F) -> F:
         torch.library.register_autograd(
@@ -105,5 +107,5 @@ def differentiable(name: str, save: Callable[..., None]) -> Callable[[F], F]:
 
 
 def like(x: torch.Tensor) -> torch.Tensor:
-    """An empty tensor of the shape of x."""
+    """Return an empty tensor with the shape of ``x``."""
     return x.new_empty(x.shape)

@@ -144,7 +144,7 @@ def copy_program(program: Program, name: str) -> Program:
 
 
 def copy_graph(graph: G) -> G:
-    """A graph that can be rewritten while ``graph`` stays as it is; they share tensors."""
+    """Return a copy of ``graph`` that shares its tensors; a change of the copy does not affect ``graph``."""
     changed: dict[str, Any] = {
         field.name: copy.copy(value)
         for field in dataclasses.fields(graph)
@@ -176,7 +176,7 @@ def is_own(node: object) -> TypeGuard[Node]:
 
 
 def writes(node: Node) -> bool:
-    """Whether a call writes into an operand."""
+    """Return whether a call modifies an argument in place."""
     schema = getattr(node.target, "_schema", None)
     return schema is not None and bool(schema.is_mutable)
 

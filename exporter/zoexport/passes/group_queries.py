@@ -51,7 +51,7 @@ def _grouped(product: Node) -> Node | None:
         shared = call(nodes, aten.repeat.default, shared, [times * again, 1, 1, 1])
     ahead = [batch, groups]
     if groups == 1:
-        # The NPU's emulation reads a product (b, 1, g*t, s) wrongly where it is shaped back.
+        # The emulator of the NPU reshapes a product of shape (b, 1, g*t, s) incorrectly.
         ahead = [batch]
         shared = call(nodes, aten.reshape.default, shared, [batch, *shape_of(shared)[2:]])
     stacked = call(nodes, aten.reshape.default, left, [*ahead, heads // groups * length, width])

@@ -101,9 +101,9 @@ def lower_qnn(
 
 
 def _evaluate_by_training(graph: TrainingGraph) -> None:
-    """Have ``train`` say what ``evaluate`` does: a program of its own would hold all weights once more.
+    """Remove ``evaluate``, which would contain all weights again, and let ``train`` return its outputs.
 
-    The session then runs it with nothing perturbed, and reads the first copy.
+    The session evaluates with ``train``, without perturbations, and reads the first copy.
     """
     del graph.programs["evaluate"]
     train = graph.programs["train"]

@@ -98,7 +98,7 @@ class QnnTarget(Target):
     def lower_generating(
         self, graph: LayerGraph, config: TrainingSettings, folder: Path, progress: Progress
     ) -> Lowered:
-        """The CPU's programs: QNN's have inputs of one shape, and caches grow with each token."""
+        """Write programs for the CPU: QNN programs have fixed shapes, but the number of cached tokens grows."""
         from zoexport.targets.executorch.lower_stages import lower_stages
         from zoexport.targets.executorch.program_file import GENERATING
 
