@@ -253,7 +253,7 @@ def _affordable(target: str, method: str, found: dict[str, Any]) -> dict[str, An
     """Where activations are rounded parity takes 256 labels a step, whatever a row has: hundreds of short rows."""
     coreml = target == "ios-coreml"
     rounded = found.get("activation_bits") == 8 or (coreml and found.get("compute") != "fp32")
-    integers = found["weights"] == "int4" and found.get("activations") is None
+    integers = found["weights"] != "fp32" and found.get("activations") is None
     integers &= found.get("compute") is None and method in ("prge", "mezo", "fzoo")
     rounded |= target in ("host", "android-cpu") and integers
     if rounded or target == "android-npu":
@@ -269,8 +269,8 @@ def _none() -> st.SearchStrategy[dict[str, Any]]:
 
 @st.composite
 def _integer_activations(draw: st.DrawFn, method: str, found: dict[str, Any]) -> dict[str, Any]:
-    """Zeroth-order methods over int4 weights round inputs to int8 by default."""
-    other = method in ("prge", "mezo", "fzoo") and found["weights"] == "int4"
+    """Zeroth-order methods over quantized weights round inputs to int8 by default."""
+    other = method in ("prge", "mezo", "fzoo") and found["weights"] != "fp32"
     return {"activations": draw(st.sampled_from([None, "fp32"]))} if other else {}
 
 
