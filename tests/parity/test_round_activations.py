@@ -15,7 +15,7 @@ from zoexport import models
 from zoexport.calibration import calibrate, calibration_rows, formats_in
 from zoexport.compiler.build import compile_bundle
 from zoexport.core.config import setting
-from zoexport.core.graph import Pass
+from zoexport.core.target import Pass
 from zoexport.methods import methods
 from zoexport.methods.prge import PrgeConfig, passes
 from zoexport.passes.round_activations import FORMAT, round_activations

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import torch
 
     from zoexport.core.activation_grids import Format
-    from zoexport.core.features import Feature
     from zoexport.core.interpreted import InterpretedGraph
     from zoexport.core.step_plan import StepPlan
 
@@ -256,20 +255,3 @@ class LayerGraph(TrainingGraph):
     def stages_of(self, program: Program) -> list[Stage]:
         """Return the stages that run a program, forward or backward."""
         return [stage for stage in self.stages if program.called in stage.families]
-
-
-@dataclasses.dataclass(frozen=True)
-class Pass:
-    """Rewrite of a training graph.
-
-    Attributes:
-        because: reason for the position in the order of passes.
-        reads_values: whether the pass needs the weights' values and changes no sizes; estimates skip such passes.
-        wants: feature of the target that the pass requires; the pass is skipped for other targets.
-    """
-
-    name: str
-    apply: Callable[[Any], TrainingGraph]
-    because: str
-    reads_values: bool = False
-    wants: Feature | None = None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from zoexport.core.config import as_dict, with_values
 from zoexport.core.errors import Problem
 from zoexport.core.features import Feature
-from zoexport.core.graph import LayerGraph, Pass, Program, TrainingGraph
+from zoexport.core.graph import LayerGraph, Program, TrainingGraph
 from zoexport.core.progress import Progress
 
 if TYPE_CHECKING:
@@ -108,6 +108,23 @@ class LoweringMemory:
     base: int
     node: int
     packed: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pass:
+    """Rewrite of a training graph.
+
+    Attributes:
+        because: reason for the position in the order of passes.
+        reads_values: whether the pass needs the weights' values and changes no sizes; estimates skip such passes.
+        wants: feature of the target that the pass requires; the pass is skipped for other targets.
+    """
+
+    name: str
+    apply: Callable[[Any], TrainingGraph]
+    because: str
+    reads_values: bool = False
+    wants: Feature | None = None
 
 
 @dataclasses.dataclass(frozen=True)

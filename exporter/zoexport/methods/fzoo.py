@@ -6,8 +6,7 @@ import dataclasses
 from typing import ClassVar
 
 from zoexport.core.config import setting
-from zoexport.core.graph import Pass
-from zoexport.core.target import Method
+from zoexport.core.target import Method, Pass
 from zoexport.methods import methods
 from zoexport.methods.steps import one_sided
 from zoexport.methods.whole import WholeOrLayers

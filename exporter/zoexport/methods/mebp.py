@@ -7,9 +7,8 @@ from typing import ClassVar
 
 from zoexport.core.config import setting
 from zoexport.core.features import Feature
-from zoexport.core.graph import Pass
 from zoexport.core.settings import LoraSettings
-from zoexport.core.target import Method
+from zoexport.core.target import Method, Pass
 from zoexport.methods import methods
 
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from zoexport.core.config import setting
 from zoexport.core.errors import Problem
-from zoexport.core.graph import Pass
-from zoexport.core.target import Method
+from zoexport.core.target import Method, Pass
 from zoexport.methods import methods
 from zoexport.methods.adapters_or_weights import AdaptersOrWeights
 from zoexport.methods.steps import spsa

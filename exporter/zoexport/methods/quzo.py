@@ -6,9 +6,8 @@ import dataclasses
 
 from zoexport.core.config import setting
 from zoexport.core.errors import Problem
-from zoexport.core.graph import Pass
 from zoexport.core.settings import LoraSettings
-from zoexport.core.target import Method
+from zoexport.core.target import Method, Pass
 from zoexport.methods import methods
 from zoexport.methods.steps import spsa
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from zoexport.core.config import setting
-from zoexport.core.graph import Pass
 from zoexport.core.settings import TrainingSettings
-from zoexport.core.target import Method
+from zoexport.core.target import Method, Pass
 from zoexport.methods import methods
 from zoexport.methods.steps import spsa
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from zoexport.core.config import as_dict
-from zoexport.core.graph import Pass
+from zoexport.core.target import Pass
 from zoexport.trained import kind_of
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import ClassVar
 
 from zoexport.core.config import setting
 from zoexport.core.errors import Problem
-from zoexport.core.graph import Pass
-from zoexport.core.target import Method
+from zoexport.core.target import Method, Pass
 from zoexport.methods import methods
 from zoexport.methods.adapters_or_weights import AdaptersOrWeights
 from zoexport.methods.steps import blocks

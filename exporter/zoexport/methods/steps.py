@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from zoexport.core.errors import ConfigError
-from zoexport.core.graph import LayerGraph, Pass
+from zoexport.core.graph import LayerGraph
 from zoexport.core.step_plan import Copies, ProbeLevel, StepPlan, UpdateRule
+from zoexport.core.target import Pass
 
 
 def spsa(

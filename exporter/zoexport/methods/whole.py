@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from zoexport.core.config import setting
 from zoexport.core.errors import Problem
-from zoexport.core.graph import Pass
 from zoexport.core.settings import LoraSettings
 from zoexport.core.step_plan import Rule, UpdateRule
+from zoexport.core.target import Pass
 from zoexport.trained import kind_of
 
 if TYPE_CHECKING:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from zoexport.core.graph import Pass, TrainingGraph
+from zoexport.core.graph import TrainingGraph
 from zoexport.core.progress import Progress
+from zoexport.core.target import Pass
 from zoexport.ir.verify import verify
 
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from zoexport.core.config import as_dict
 from zoexport.core.features import Feature
-from zoexport.core.graph import Pass
 from zoexport.core.registry import Registry
 from zoexport.core.settings import TrainingSettings
+from zoexport.core.target import Pass
 
 if TYPE_CHECKING:
     import torch

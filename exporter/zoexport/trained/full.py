@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from zoexport.adapters.files import refuse
 from zoexport.core.features import Feature
-from zoexport.core.graph import Pass
 from zoexport.core.settings import TrainingSettings
+from zoexport.core.target import Pass
 from zoexport.session import Bundle
 from zoexport.trained import MERGED, Insertion, Output, Slots, Trained, kinds
 from zoexport.trained.model_files import save_model

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoexport.adapters import FORMATS, AdapterSettings, adapter_format, read_settings, slot_modules
-from zoexport.core.graph import Pass
 from zoexport.core.settings import LoraSettings
+from zoexport.core.target import Pass
 from zoexport.session import Bundle
 from zoexport.trained import MERGED, Insertion, Output, Slots, Trained, kinds
 

@@ -21,9 +21,9 @@ from zoexport.adapters import FORMATS, adapter_format
 from zoexport.adapters.files import refuse, write_json
 from zoexport.core.features import Feature
 from zoexport.core.files import atomic_folder
-from zoexport.core.graph import Pass
 from zoexport.core.manifest import checked_file
 from zoexport.core.settings import TrainingSettings
+from zoexport.core.target import Pass
 from zoexport.session import Bundle
 from zoexport.trained import MERGED, Insertion, Output, Slots, Trained, kinds
 from zoexport.trained.lora import add_to_weights, settings_of

@@ -24,10 +24,10 @@ from zoexport.adapters.files import refuse, write_json
 from zoexport.core.errors import ConfigError
 from zoexport.core.features import Feature
 from zoexport.core.files import atomic_folder
-from zoexport.core.graph import Pass
 from zoexport.core.manifest import checked_file
 from zoexport.core.mask import Mask, ranges, read_mask
 from zoexport.core.settings import TrainingSettings
+from zoexport.core.target import Pass
 from zoexport.session import Bundle
 from zoexport.trained import MERGED, Insertion, Output, Slots, Trained, kinds
 from zoexport.trained.model_files import (

@@ -21,7 +21,8 @@ from zoexport.compiler.plan import plan
 from zoexport.core import activation_grids as grids
 from zoexport.core.activation_grids import Format
 from zoexport.core.errors import VerifyError
-from zoexport.core.graph import Pass, TrainingGraph
+from zoexport.core.graph import TrainingGraph
+from zoexport.core.target import Pass
 from zoexport.ir.frozen import bound_weights, materialize
 from zoexport.ir.graphs import placeholders
 from zoexport.ir.interpret import Stages
