@@ -1,4 +1,4 @@
-// The rounding and rotation of activations of namespace zoexport; exporter/zoexport/ir/op_schemas.py states the same schemas.
+// The rounding and rotation of activations of namespace zoexport; exporter/zoexport/ir/activation_ops.py declares them.
 
 #include <optional>
 

@@ -1,5 +1,5 @@
-// Attention, its gradient, and attention over a cache, of namespace zoexport; exporter/zoexport/ir/op_schemas.py states the
-// same schemas.
+// Attention, its gradient, and attention over a cache, of namespace zoexport; exporter/zoexport/ir/attention_ops.py
+// declares them.
 
 #include <optional>
 

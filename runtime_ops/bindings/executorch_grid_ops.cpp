@@ -1,4 +1,4 @@
-// Linear layers over trained integers, of namespace zoexport; exporter/zoexport/ir/op_schemas.py states the same schemas.
+// Linear layers over trained integers, of namespace zoexport; exporter/zoexport/ir/grid_ops.py declares them.
 
 #include <optional>
 

@@ -1,4 +1,4 @@
-// Linear layers of which only labels' log-probabilities leave; exporter/zoexport/ir/op_schemas.py states the same schemas.
+// Linear layers of which only labels' log-probabilities leave; exporter/zoexport/ir/label_ops.py declares them.
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-// The operators of namespace zoexport over state and loss; exporter/zoexport/ir/op_schemas.py states the same schemas.
+// The operators of namespace zoexport over state and loss; exporter/zoexport/ir/ops.py declares them.
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-// The matrix products of namespace zoexport; exporter/zoexport/ir/op_schemas.py states the same schemas.
+// The matrix products of namespace zoexport; exporter/zoexport/ir/product_ops.py declares them.
 
 #include <algorithm>
 #include <array>

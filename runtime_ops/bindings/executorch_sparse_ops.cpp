@@ -1,4 +1,4 @@
-// The sparse product of namespace zoexport; exporter/zoexport/ir/op_schemas.py states the same schema.
+// The sparse product of namespace zoexport; exporter/zoexport/ir/sparse_ops.py declares it.
 
 #include <optional>
 

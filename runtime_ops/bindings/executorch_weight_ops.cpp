@@ -1,4 +1,4 @@
-// The operators of namespace zoexport that read tables; exporter/zoexport/ir/op_schemas.py states the same schemas.
+// The operators of namespace zoexport that read tables; exporter/zoexport/ir/ops.py declares them.
 
 #include <optional>
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from zoexport.core import qnn
@@ -20,13 +18,5 @@ def variables() -> dict[str, str]:
     """The environment in which a program that is not Python has QNN's libraries, as a phone's linker finds its own."""
     library = qnn.find()
     assert not isinstance(library, Problem)
-    import executorch
-
-    paths = [
-        *("libgcc_s.so.1", "libstdc++.so.6"),
-        Path(executorch.__path__[0]) / "lib" / "libexecutorch_backend_qnn.so",
-        library.folder / "libQnnSystem.so",
-        library.proxy or library.folder / "libQnnHtp.so",
-    ]
-    real = str(library.folder / "libQnnHtp.so")
-    return {"LD_PRELOAD": ":".join(map(str, paths)), "ZOEXPORT_QNN_HTP": real}
+    paths = [*qnn.CXX_LIBRARIES, *library.libraries()]
+    return {"LD_PRELOAD": ":".join(map(str, paths)), qnn.REAL_LIBRARY: str(library.real)}

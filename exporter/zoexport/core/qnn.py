@@ -30,10 +30,10 @@ LICENCE = (
     "developing your own applications and not for passing it on"
 )
 _PACKAGE = "onnxruntime_qnn"
-_CXX_LIBRARIES = ("libgcc_s.so.1", "libstdc++.so.6")
+CXX_LIBRARIES = ("libgcc_s.so.1", "libstdc++.so.6")
 _LIBRARIES = ("libQnnHtp.so", "libQnnSystem.so")
 _HOST = Path("lib") / "x86_64-linux-clang"
-_REAL_LIBRARY = "ZOEXPORT_QNN_HTP"
+REAL_LIBRARY = "ZOEXPORT_QNN_HTP"
 # The functions of QnnInterface_t begin after 40 bytes; the fifth gives the build's id.
 _FUNCTIONS, _GET_BUILD_ID = 40, 4
 
@@ -56,6 +56,21 @@ class QnnLibrary:
     def proxy(self) -> Path | None:
         """The library that stands before the wheel's; an SDK's is used as it is."""
         return native_folder() / "qnn" / "libQnnHtp.so" if self.root is None else None
+
+    @property
+    def real(self) -> Path:
+        """Path of QNN's own library, which the proxy reads from the variable :data:`REAL_LIBRARY`."""
+        return self.folder / "libQnnHtp.so"
+
+    def libraries(self) -> list[Path]:
+        """Return ExecuTorch's QNN backend and the libraries that it needs, in the order of loading."""
+        backend = importlib.util.find_spec("executorch")
+        places = (backend.submodule_search_locations if backend else None) or [""]
+        return [
+            Path(next(iter(places))) / "lib" / "libexecutorch_backend_qnn.so",
+            self.folder / "libQnnSystem.so",
+            self.proxy or self.real,
+        ]
 
 
 def find() -> QnnLibrary | Problem:
@@ -103,17 +118,10 @@ def load() -> QnnLibrary:
         ZoExportError: QNN is not there or cannot be loaded.
     """
     library = _found()
-    backend = importlib.util.find_spec("executorch")
-    places = (backend.submodule_search_locations if backend else None) or [""]
-    paths = [
-        Path(next(iter(places))) / "lib" / "libexecutorch_backend_qnn.so",
-        library.folder / "libQnnSystem.so",
-        library.proxy or library.folder / "libQnnHtp.so",
-    ]
-    os.environ[_REAL_LIBRARY] = str(library.folder / "libQnnHtp.so")
-    for path in (*_CXX_LIBRARIES, *paths):
+    os.environ[REAL_LIBRARY] = str(library.real)
+    for path in (*CXX_LIBRARIES, *library.libraries()):
         try:
-            ctypes.CDLL(str(path), mode=os.RTLD_GLOBAL if path in _CXX_LIBRARIES else os.RTLD_LOCAL)
+            ctypes.CDLL(str(path), mode=os.RTLD_GLOBAL if path in CXX_LIBRARIES else os.RTLD_LOCAL)
         except OSError as error:
             raise ZoExportError(
                 str(path),

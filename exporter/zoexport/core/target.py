@@ -221,8 +221,6 @@ class Target:
 
     def defaults(self, config: TrainingSettings) -> TrainingSettings:
         """Return ``config`` with values for the settings that the user left out."""
-        from zoexport.core.features import Feature
-
         known = {
             "activations": "fp32",
             "compute": "fp32",

@@ -10,7 +10,6 @@ import torch
 
 from zoexport.core.graph import LayerGraph, Program, Stage, TrainingGraph
 from zoexport.ir.frozen import stage_values
-from zoexport.ir.graphs import copy_program
 from zoexport.ir.lengths import close_sizes, longest_rows_alone
 from zoexport.ir.noise import take_noise
 from zoexport.targets.coreml.chosen_products import write_chosen_products
@@ -43,8 +42,8 @@ class Part:
 def parts_of(graph: TrainingGraph) -> list[Part]:
     """The functions that ``graph`` becomes, a stage's one after the other; rows have the longest length.
 
-    Zeroth-order programs take noise as inputs. A graph of stages becomes what the bundle says: these name their own
-    programs and bind slots alone.
+    Zeroth-order programs take noise as inputs. This function changes ``graph``: its programs, and its stages, which
+    name their own programs and bind slots alone.
     """
     if isinstance(graph, LayerGraph):
         longest_rows_alone(graph)
@@ -61,11 +60,10 @@ def packing_of(graph: TrainingGraph, scales: str) -> str:
 def _whole(graph: TrainingGraph) -> list[Part]:
     parts = []
     for name, program in graph.programs.items():
-        made = copy_program(program, name)
-        take_noise(graph, made)
-        close_sizes(graph, made)
-        names = {value.name: value.name for value in made.weights()}
-        parts.append(Part(made, name, names, lambda: graph.weights))
+        take_noise(graph, program)
+        close_sizes(graph, program)
+        names = {value.name: value.name for value in program.weights()}
+        parts.append(Part(program, name, names, lambda: graph.weights))
     return parts
 
 

@@ -6,14 +6,15 @@ import dataclasses
 from pathlib import Path
 
 from zoexport.core.features import Feature
-from zoexport.core.graph import LayerGraph, TrainingGraph
+from zoexport.core.graph import TrainingGraph
 from zoexport.core.progress import Progress
 from zoexport.core.settings import TrainingSettings
-from zoexport.core.target import Fallback, Footprint, Lowered, Target
+from zoexport.core.target import Fallback, Footprint, Lowered
 from zoexport.targets import targets
+from zoexport.targets.executorch.generating import GeneratesOnCpu
 
 
-class VulkanTarget(Target):
+class VulkanTarget(GeneratesOnCpu):
     """Programs of layers as calls of compute shaders, on whatever device Vulkan has.
 
     Beside them are the same programs for the CPU, over the same weights, for where there is no GPU. The CPU alone
@@ -34,15 +35,6 @@ class VulkanTarget(Target):
         on_cpu = lower_stages(graph, folder, progress)
         fallback = Fallback(on_cpu.engine, FILE)
         return dataclasses.replace(lowered, fallback=fallback, required_ops=on_cpu.required_ops)
-
-    def lower_generating(
-        self, graph: LayerGraph, config: TrainingSettings, folder: Path, progress: Progress
-    ) -> Lowered:
-        """The CPU's programs: a call of one token is too little work for a GPU to be worth its start."""
-        from zoexport.targets.executorch.lower_stages import lower_stages
-        from zoexport.targets.executorch.program_file import GENERATING
-
-        return lower_stages(graph, folder, progress, GENERATING)
 
     def footprints(
         self, graph: TrainingGraph, config: TrainingSettings, progress: Progress

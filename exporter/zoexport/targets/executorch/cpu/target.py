@@ -8,14 +8,15 @@ from pathlib import Path
 from zoexport.core.config import as_dict, with_values
 from zoexport.core.errors import Problem
 from zoexport.core.features import Feature
-from zoexport.core.graph import LayerGraph, Program, TrainingGraph
+from zoexport.core.graph import Program, TrainingGraph
 from zoexport.core.progress import Progress
 from zoexport.core.settings import TrainingSettings
-from zoexport.core.target import Footprint, Lowered, LoweringMemory, Target
+from zoexport.core.target import Footprint, Lowered, LoweringMemory
 from zoexport.targets import targets
+from zoexport.targets.executorch.generating import GeneratesOnCpu
 
 
-class CpuTarget(Target):
+class CpuTarget(GeneratesOnCpu):
     """Programs of layers that call zoexport's own kernels."""
 
     def defaults(self, config: TrainingSettings) -> TrainingSettings:
@@ -56,15 +57,6 @@ class CpuTarget(Target):
         from zoexport.targets.executorch.lower_stages import lower_stages
 
         return lower_stages(graph, folder, progress)
-
-    def lower_generating(
-        self, graph: LayerGraph, config: TrainingSettings, folder: Path, progress: Progress
-    ) -> Lowered:
-        """One .pte of their own: kernels that read a row of activations as fast as weights come."""
-        from zoexport.targets.executorch.lower_stages import lower_stages
-        from zoexport.targets.executorch.program_file import GENERATING
-
-        return lower_stages(graph, folder, progress, GENERATING)
 
     def footprint(self, graph: TrainingGraph, program: Program) -> Footprint:
         """Return what is planned in the program file."""

@@ -11,11 +11,12 @@ from zoexport.core.features import Feature
 from zoexport.core.graph import LayerGraph, Program, TrainingGraph
 from zoexport.core.progress import Progress
 from zoexport.core.settings import TrainingSettings
-from zoexport.core.target import Footprint, InnerValue, Lowered, Target
+from zoexport.core.target import Footprint, InnerValue, Lowered
 from zoexport.targets import targets
+from zoexport.targets.executorch.generating import GeneratesOnCpu
 
 
-class QnnTarget(Target):
+class QnnTarget(GeneratesOnCpu):
     """ExecuTorch with the QNN delegate for the HTP, and zoexport's own kernels on the CPU."""
 
     def check_available(self) -> list[Problem]:
@@ -94,15 +95,6 @@ class QnnTarget(Target):
         from zoexport.targets.executorch.qnn.lower import lower_qnn
 
         return lower_qnn(graph, config, folder, progress)
-
-    def lower_generating(
-        self, graph: LayerGraph, config: TrainingSettings, folder: Path, progress: Progress
-    ) -> Lowered:
-        """Write programs for the CPU: QNN programs have fixed shapes, but the number of cached tokens grows."""
-        from zoexport.targets.executorch.lower_stages import lower_stages
-        from zoexport.targets.executorch.program_file import GENERATING
-
-        return lower_stages(graph, folder, progress, GENERATING)
 
     def footprint(self, graph: TrainingGraph, program: Program) -> Footprint:
         """Return what the values of a program take on a CPU; QNN does not say what the HTP takes."""
