@@ -253,6 +253,7 @@ def test_parity_of_an_npu(device: Device, compiler: Compiler) -> None:
     """The phone's side runs in QNN's emulation too, whose libraries the runner finds as a phone's finds its own."""
     shape = {"max_length": 12, "batch_size": 8, "labels": 96, "num_queries": 1}
     bundle = compiler.bundle("llama_tied", "prge", "android-npu", weights="int4", **shape)
+    device.capfd.readouterr()  # what QNN's compiler printed
     device.said("push", bundle, "--runner", device.runner)
     there = device.phones / SERIAL / "data/local/tmp/zoexport/runner"
     shutil.move(there / "zoexport-runner", there / "real-runner")
