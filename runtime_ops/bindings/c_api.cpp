@@ -104,6 +104,7 @@ zo_status zo_session_info(zo_session* session, char** info, zo_error* error) {
                  {"method", manifest.method},
                  {"target", manifest.target},
                  {"engine", manifest.engine},
+                 {"notice", impl.notice()},
                  {"rows", manifest.rows},
                  {"max_length", manifest.max_length},
                  {"copies", manifest.copies},

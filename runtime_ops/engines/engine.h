@@ -60,6 +60,9 @@ class Engine {
 Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest, const BundleFiles& files,
                                                        uint32_t threads);
 
+// Whether ExecuTorch has the backends that delegates of the bundle's programs call.
+Status check_backends(const Manifest& manifest, const BundleFiles& files);
+
 // Functions in .mlxfn files of a bundle, where this build has MLX. `files` outlives the engine.
 Result<std::unique_ptr<Engine>> load_mlx_engine(const BundleFiles& files);
 

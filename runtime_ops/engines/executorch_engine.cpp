@@ -416,6 +416,17 @@ class ExecutorchEngine : public Engine {
 
 }  // namespace
 
+Status check_backends(const Manifest& manifest, const BundleFiles& files) {
+  for (const std::string& name : manifest.backends) {
+    if (!has_backend(name)) {
+      return Failure{ZO_ENGINE_ERROR, "bundle " + files.path(),
+                     "programs for the backend " + name + ", which this runtime lacks", "a runtime that has it",
+                     "Run the bundle where target " + manifest.target + " runs."};
+    }
+  }
+  return {};
+}
+
 Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest, const BundleFiles& files,
                                                        uint32_t threads) {
   static std::once_flag once;
@@ -428,13 +439,6 @@ Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest,
     if (!has_operator(name)) {
       return Failure{ZO_BUNDLE_ERROR, join(files.path(), "manifest.json"), "the operator " + name,
                      "operators that this runtime has", "Use the zoexport version that compiled this bundle."};
-    }
-  }
-  for (const std::string& name : manifest.backends) {
-    if (!has_backend(name)) {
-      return Failure{ZO_ENGINE_ERROR, "bundle " + files.path(),
-                     "programs for the backend " + name + ", which this runtime lacks", "a runtime that has it",
-                     "Run the bundle where target " + manifest.target + " runs."};
     }
   }
   if (threads > 0) {

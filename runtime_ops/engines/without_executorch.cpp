@@ -4,6 +4,8 @@
 
 namespace zoexport {
 
+Status check_backends(const Manifest&, const BundleFiles&) { return {}; }
+
 Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest, const BundleFiles& files, uint32_t) {
   return Failure{ZO_BUNDLE_ERROR, join(files.path(), "manifest.json"),
                  "the engine executorch (target " + manifest.target + ")",

@@ -257,6 +257,7 @@ Result<Job::Opened> Job::open(const JobHost& host) {
   const std::lock_guard<std::mutex> lock(mutex_);
   view_.examples = data.report["examples"];
   view_.shortened = data.report["shortened"];
+  view_.notice = info["notice"];
   return Opened{std::move(session), std::move(data.train), std::move(data.held_out)};
 }
 
@@ -385,6 +386,7 @@ bool Job::taken(const zo_progress& progress, const JobHost& host) {
     view_.part = kNaN;
     view_.seconds_left = step_seconds_ * static_cast<double>(progress.total - progress.step);
     view_.anonymous_bytes = std::max(view_.anonymous_bytes, progress.anonymous_bytes);
+    view_.notice = progress.notice != nullptr ? progress.notice : view_.notice;
     history_.add(progress.step, progress.loss);
   }
   host.changed();
@@ -531,7 +533,8 @@ json Job::view() const {
           {"after", after},
           {"part", json_number(view_.part)},
           {"best_step", held_out_.best_step()},
-          {"evaluations", held_out_.made()}};
+          {"evaluations", held_out_.made()},
+          {"notice", view_.notice}};
 }
 
 std::vector<LossPoint> Job::losses() const {

@@ -74,6 +74,7 @@ class Job {
     double celsius = kNaN;
     double part = kNaN;
     uint64_t anonymous_bytes = 0;
+    std::string notice;
   };
   // What the person has to be asked about the state of a bundle.
   struct Question {

@@ -147,6 +147,9 @@ int32_t on_progress(void* user, const zo_progress* progress) {
     std::printf("%s\n", line.dump().c_str());
     std::fflush(stdout);
   }
+  if (progress->notice != nullptr) {
+    std::fprintf(stderr, "%s\n", progress->notice);
+  }
   std::fprintf(stderr, "step %llu/%llu  loss %.4f  learning_rate %.3g  %.3f s  %.0f MB anonymous\n",
                static_cast<unsigned long long>(progress->step), static_cast<unsigned long long>(progress->total),
                progress->loss, progress->learning_rate, progress->seconds,
@@ -199,6 +202,7 @@ Status train(const Options& options, zo_session* session, const Data& data, json
       count == 0 ? std::nan("") : (progress.seconds[(count - 1) / 2] + progress.seconds[count / 2]) / 2;
   const uint64_t anonymous = memory["anonymous_bytes"];
   out.update({{"steps", info["steps"]},
+              {"engine", info["engine"]},
               {"losses", losses},
               {"step_seconds_median", json_number(median)},
               {"peak_rss_mb", megabytes(memory["peak_rss_bytes"])},

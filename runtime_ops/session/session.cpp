@@ -32,7 +32,8 @@ Status choose_engine(Manifest& manifest, const std::string& name) {
     return Failure{ZO_INVALID_ARGUMENT, "engine", name, manifest.engine + others + ", whose programs the bundle has",
                    "Choose one of these, or none."};
   }
-  manifest.fall_back();
+  const std::shared_ptr<const Manifest> other = manifest.fallback;
+  manifest = *other;
   return {};
 }
 
@@ -50,6 +51,7 @@ void pass_values(const SlotSpec& spec, const void* from, void* values) {
 Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const OpenOptions& options) {
   ZO_ASSIGN(folder, open_bundle(bundle));
   ZO_ASSIGN(manifest, read_manifest(folder, options.trusted ? &*options.trusted : nullptr));
+  const std::string own_engine = manifest.engine;
   ZO_TRY(choose_engine(manifest, options.engine_name));
   const bool skip_hashes = options.skip_hashes && !options.trusted;
   std::unique_ptr<Session> session(new Session(std::move(folder), std::move(manifest), skip_hashes));
@@ -72,49 +74,81 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
   if (!session->in_file()) {
     session->slots_->hold(TwoCopies(session->slots_->copy_bytes()), /*keep=*/false);
   }
-  ZO_TRY(session->make_engine(options));
   session->verify_programs_ = !options.engine;
-  session->programs_ = std::make_unique<Programs>(known.programs, *session->engine_);
-  session->weights_ = std::make_unique<FrozenWeights>(known, files);
-  session->stages_ = std::make_unique<Stages>(known, *session->slots_, *session->programs_, *session->weights_,
-                                              session->scratch_folder_);
-  session->evaluator_ = std::make_unique<StageScorer>(*session->stages_);
-  if (first_order) {
-    ZO_ASSIGN(trainer, make_first_order(*session->stages_));
-    session->trainer_ = std::move(trainer);
-  } else {
-    session->trainer_ = make_zeroth_order(*session->stages_);
-  }
   session->run_ = known.settings;
-  session->stages_->prefix().keep(in_bytes(known.settings.count("hidden_state_cache_mb")));
+  session->own_engine_ = own_engine;
+  if (options.engine) {
+    session->engine_ = make_callback_engine(*options.engine);
+    ZO_TRY(session->prepare());
+    return session;
+  }
+  session->may_fall_back_ = options.engine_name.empty() && known.fallback != nullptr;
+  session->make_engine_ = [impl = session.get(), options](const std::string& name) {
+    return impl->make_engine(name, options);
+  };
+  if (auto engine = session->make_engine_(known.engine); engine.ok()) {
+    session->engine_ = std::move(*engine);
+    ZO_TRY(session->prepare());
+  } else {
+    ZO_TRY(session->fall_back(engine.failure()));
+  }
   return session;
 }
 
-Status Session::make_engine(const OpenOptions& options) {
-  if (options.engine) {
-    engine_ = make_callback_engine(*options.engine);
-    return {};
+Result<std::unique_ptr<Engine>> Session::make_engine(const std::string& name, const OpenOptions& options) {
+  if (name == manifest_.engine) {
+    ZO_TRY(check_backends(manifest_, files_));
   }
-  make_engine_ = [this, threads = options.threads, cache = options.cache,
-                  kernel_times = options.kernel_times](const std::string& name) {
-    return name == "executorch" ? make_executorch_engine(manifest_, files_, threads)
-           : name == "mlx"      ? load_mlx_engine(files_)
-           : name == "vulkan"   ? make_vulkan_engine(manifest_, files_, cache, kernel_times)
-                                : Failure{ZO_BUNDLE_ERROR, join(files_.path(), "manifest.json"), "the engine " + name,
-                                          "executorch, mlx, vulkan, or an engine that the host supplies",
-                                          "Compile the bundle for a target of this system."};
-  };
-  auto made = make_engine_(manifest_.engine);
-  if (made.ok()) {
-    engine_ = std::move(*made);
-    return {};
+  return name == "executorch" || name == "qnn" ? make_executorch_engine(manifest_, files_, options.threads)
+         : name == "mlx"                       ? load_mlx_engine(files_)
+         : name == "vulkan" ? make_vulkan_engine(manifest_, files_, options.cache, options.kernel_times)
+                            : Failure{ZO_BUNDLE_ERROR, join(files_.path(), "manifest.json"), "the engine " + name,
+                                      "executorch, qnn, mlx, vulkan, or an engine that the host supplies",
+                                      "Compile the bundle for a target of this system."};
+}
+
+Status Session::prepare() {
+  programs_ = std::make_unique<Programs>(manifest_.programs, *engine_);
+  weights_ = std::make_unique<FrozenWeights>(manifest_, files_);
+  stages_ = std::make_unique<Stages>(manifest_, *slots_, *programs_, *weights_, scratch_folder_);
+  evaluator_ = std::make_unique<StageScorer>(*stages_);
+  if (first_order()) {
+    ZO_ASSIGN(trainer, make_first_order(*stages_));
+    trainer_ = std::move(trainer);
+  } else {
+    trainer_ = make_zeroth_order(*stages_);
   }
-  Failure failure = made.failure();
-  if (manifest_.fallback && manifest_.engine != manifest_.fallback->engine) {
-    failure.fix = "Choose the engine " + manifest_.fallback->engine +
-                  ", for which the bundle has programs too. Or: " + failure.fix;
+  stages_->prefix().keep(in_bytes(run_.count("hidden_state_cache_mb")));
+  return {};
+}
+
+Status Session::fall_back(const Failure& failure) {
+  if (!may_fall_back_ || failure.code != ZO_ENGINE_ERROR) {
+    return failure;
   }
-  return failure;
+  may_fall_back_ = false;
+  notice_ = "Engine " + manifest_.engine + " failed (" + failure.where + ": " + failure.found + "). Engine " +
+            manifest_.fallback->engine + " runs the programs instead.";
+  // Each of these refers to those that follow it, and to the manifest's programs.
+  forget();
+  generating_.reset();
+  generating_engine_.reset();
+  trainer_.reset();
+  evaluator_.reset();
+  stages_.reset();
+  weights_.reset();
+  programs_.reset();
+  engine_.reset();
+  const std::shared_ptr<const Manifest> other = manifest_.fallback;
+  manifest_ = *other;
+  ZO_ASSIGN(engine, make_engine_(manifest_.engine));
+  engine_ = std::move(engine);
+  ZO_TRY(prepare());
+  if (recorded_ && state_ && state_->writable()) {
+    note_engine(*recorded_);
+    return state_->write_run(*recorded_);
+  }
+  return {};
 }
 
 Status Session::configure(const nlohmann::json& settings) {

@@ -121,7 +121,11 @@ class Session {
   Result<StepReport> step(const Dataset& dataset, const uint64_t* indices, size_t count);
   Status train(const Dataset& dataset, const TrainOptions& options);
   // `go_on` is told of the examples.
-  Result<Evaluation> evaluate(const Dataset& dataset, const GoOn& go_on);
+  Result<Evaluation> evaluate(const Dataset& dataset, const GoOn& go_on) {
+    return or_fall_back([&] { return evaluate_on(dataset, go_on); });
+  }
+  // Says that the bundle's own engine failed and another one is in use; empty where that is not so.
+  const std::string& notice() const { return notice_; }
   // What follows a prompt. Caches and the tokenizer may stay for the next one, until a step is taken or forget().
   Result<Generated> generate(GenerateRequest request);
   void forget();
@@ -158,6 +162,7 @@ class Session {
   template <typename Given>
   Given judged(Given given);
   Status check_settings(const RunSettings& run) const;
+  Result<Evaluation> evaluate_on(const Dataset& dataset, const GoOn& go_on);
   Result<StepReport> step_on(const Dataset& dataset, const uint64_t* indices, size_t count);
   Status train_on(const Dataset& dataset, const TrainOptions& options);
   // What a run evaluates from now on, none where nothing is; or why not.
@@ -243,8 +248,25 @@ class Session {
   // them that are certain; then the later records are dropped.
   Status resume();
   Status resume_copies();
-  // The engine of the programs that train, and the one of those that generate.
-  Status make_engine(const OpenOptions& options);
+  Result<std::unique_ptr<Engine>> make_engine(const std::string& name, const OpenOptions& options);
+  // What runs the manifest's programs on engine_.
+  Status prepare();
+  // After a failure of the engine: goes on by the manifest's fallback, whose programs train the same slots. The failure
+  // itself where there is none, the host chose the engine, or it is of another kind.
+  Status fall_back(const Failure& failure);
+  // What `body` gives, which runs programs and changes nothing where it fails; by the fallback where the engine fails.
+  template <typename Body>
+  auto or_fall_back(const Body& body) -> decltype(body()) {
+    auto given = body();
+    if (given.ok()) {
+      return given;
+    }
+    ZO_TRY(fall_back(given.failure()));
+    return body();
+  }
+  // Adds the engine to a run's changes where it is not the one of its last steps.
+  void note_engine(RunRecord& run) const;
+  // The engine of the programs that generate.
   Status load_generating();
   Status read_copies();
   // Of a state that is read: the values after the steps of the best evaluation, from its snapshot and records.
@@ -261,6 +283,10 @@ class Session {
   std::function<Result<std::unique_ptr<Engine>>(const std::string& name)> make_engine_;  // not set with a host's engine
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Engine> generating_engine_;  // where it is another one
+  std::string own_engine_;                     // the bundle's
+  bool may_fall_back_ = false;
+  std::string notice_;
+  bool told_notice_ = false;
   std::optional<Slots> slots_;
   std::string scratch_folder_;  // empty: the folder for temporary files
   std::unique_ptr<Programs> programs_;

@@ -95,7 +95,8 @@ Status Session::know_reference(const std::vector<const Dataset*>& datasets, cons
     }
     std::vector<uint64_t> all(datasets[i]->size());
     std::iota(all.begin(), all.end(), 0);
-    ZO_ASSIGN(scores, score_reference(*datasets[i], all.data(), all.size(), go_on));
+    const auto score = [&] { return score_reference(*datasets[i], all.data(), all.size(), go_on); };
+    ZO_ASSIGN(scores, or_fall_back(score));
     references_.push_back({needed[i], std::move(scores)});
     if (state_) {
       ZO_TRY(state_->write_reference(references_));
@@ -118,7 +119,7 @@ Result<StateValues> Session::finished() {
   });
 }
 
-Result<Evaluation> Session::evaluate(const Dataset& dataset, const GoOn& go_on) {
+Result<Evaluation> Session::evaluate_on(const Dataset& dataset, const GoOn& go_on) {
   ZO_TRY(check_dataset(dataset));
   ZO_ASSIGN(state, finished());
   const ReferenceScores* const known =

@@ -5,6 +5,11 @@
 #include "session/session.h"
 
 namespace zoexport {
+namespace {
+
+const char* const kEngine = "engine";  // among a run's changes
+
+}  // namespace
 
 Status Session::attach(const std::string& folder, const AttachOptions& options) {
   if (state_ || !records_.empty() || !written_.empty()) {
@@ -47,8 +52,10 @@ Status Session::attach(const std::string& folder, const AttachOptions& options) 
 
 Status Session::verify_programs() {
   if (verify_programs_) {
-    for (const ProgramSpec& program : manifest_.programs) {
-      ZO_TRY(files_.check(program.file));
+    for (const Manifest* manifest : {&std::as_const(manifest_), manifest_.fallback.get()}) {
+      for (size_t i = 0; manifest != nullptr && i < manifest->programs.size(); ++i) {
+        ZO_TRY(files_.check(manifest->programs[i].file));
+      }
     }
   }
   return manifest_.weights.empty() ? Status() : files_.check(manifest_.weights);
@@ -93,12 +100,23 @@ Status Session::begin_run(uint64_t total_steps, const Dataset* dataset) {
   RunSettings run = run_;
   ZO_TRY(run.set({{"total_steps", total_steps}}));
   ZO_ASSIGN(now, asked(run, dataset));
+  note_engine(now);
   if (!recorded_ || encode_run(*recorded_) != encode_run(now)) {
     ZO_TRY(state_->write_run(now));
     recorded_ = std::move(now);
   }
   run_ = std::move(run);
   return {};
+}
+
+void Session::note_engine(RunRecord& run) const {
+  nlohmann::json last = own_engine_;
+  for (const RunChange& change : run.changes) {
+    last = change.key == kEngine ? change.after : last;
+  }
+  if (last != manifest_.engine) {
+    run.changes.push_back({records_.size(), kEngine, last, manifest_.engine});
+  }
 }
 
 Status Session::check_run(const Dataset& dataset) const {

@@ -110,12 +110,15 @@ Result<StepReport> Session::take_step(const Dataset& dataset, const std::vector<
   ZO_TRY(prepare_step());
   const auto start = std::chrono::steady_clock::now();
   const auto number = static_cast<uint32_t>(records_.size());
-  ZO_ASSIGN(layout, lay_out(dataset, indices.data(), indices.size(), compares(run_.loss()), trainer_->limits()));
-  ZO_ASSIGN(scores, reference_of(dataset, indices.data(), indices.size(), reference, {}));
-  layout.reference = std::move(scores);
   const StepInput input{run_, number, static_cast<float>(learning_rate), pending()};
+  const auto compute = [&]() -> Result<StepOutput> {
+    ZO_ASSIGN(layout, lay_out(dataset, indices.data(), indices.size(), compares(run_.loss()), trainer_->limits()));
+    ZO_ASSIGN(scores, reference_of(dataset, indices.data(), indices.size(), reference, {}));
+    layout.reference = std::move(scores);
+    return trainer_->step(input, layout, *slots_);
+  };
   StepReport report;
-  ZO_ASSIGN(output, trainer_->step(input, layout, *slots_));
+  ZO_ASSIGN(output, or_fall_back(compute));
   ZO_TRY(Faults::current()->check());  // before the step counts
   report.output = std::move(output);
   report.step = number;
@@ -315,9 +318,11 @@ Status Session::train_on(const Dataset& dataset, const TrainOptions& options) {
     if (state_ && records_.size() % every == 0) {
       ZO_TRY(save());
     }
-    const zo_progress progress{records_.size(),       total_steps,     report->output.loss,
-                               report->learning_rate, report->seconds, memory_usage().rss_bytes,
-                               anonymous.take()};
+    const zo_progress progress{records_.size(),     total_steps,
+                               report->output.loss, report->learning_rate,
+                               report->seconds,     memory_usage().rss_bytes,
+                               anonymous.take(),    told_notice_ || notice_.empty() ? nullptr : notice_.c_str()};
+    told_notice_ = !notice_.empty();
     if (!options.go_on(progress)) {
       return stopped(total_steps);
     }

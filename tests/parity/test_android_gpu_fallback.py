@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -22,7 +23,6 @@ from zoexport.session.job import Job, Request
 
 pytestmark = pytest.mark.parity
 CPU = "executorch"
-MESSAGE = "nonesuch.* Choose the engine executorch"
 SETTINGS: dict[str, Any] = {
     "weights": "int4",
     "lora__target_modules": "all-linear",
@@ -74,61 +74,56 @@ def test_the_cpu_generates(compiler: Compiler) -> None:
     assert texts[0] == texts[1] == texts[2]
 
 
-def test_without_a_gpu_the_message_offers_the_cpu_which_then_trains(
+def test_without_a_gpu_the_cpu_trains_and_says_so_once(
     compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bundle = gpu_bundle(compiler)
+    bundle, state = gpu_bundle(compiler), tmp_path / "state"
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"prompt": "The film is ", "completion": "great"}\n' * 3)
     for name, value in without_driver(tmp_path).items():
         monkeypatch.setenv(name, value)
-    arguments = ["train", bundle, "--data", rows, "--state", tmp_path / "state", "--steps", "2"]
+    arguments = ["train", bundle, "--data", rows, "--state", state, "--steps", "2"]
     done = subprocess.run(
         [sys.executable, "-m", "zoexport", *map(str, arguments)],
         capture_output=True,
         text=True,
         env=os.environ,
     )
-    assert done.returncode != 0
-    assert "Choose the engine executorch" in done.stderr.splitlines()[-1]
-    assert not (tmp_path / "state").exists()
-    trained = verb(*arguments, "--engine", CPU)
-    assert trained["steps"] == 2
-    evaluated = verb("eval", bundle, "--data", rows, "--state", tmp_path / "state", "--engine", CPU)
-    assert evaluated["examples"] == 3
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("Engine vulkan failed (Vulkan: ") == 1
+    changes = json.loads((state / "run.json").read_text())["changes"]
+    assert changes == [{"key": "engine", "old": "vulkan", "new": CPU, "step": 0}]
+    assert verb("eval", bundle, "--data", rows, "--state", state)["examples"] == 3
+    # Who names the engine gets it or an error.
+    with pytest.raises(ZoExportError, match=r"^Vulkan: "):
+        Session.open(bundle, engine_name="vulkan")
+    with pytest.raises(ZoExportError, match=r"^Vulkan: "):
+        Bundle.open(bundle).parity(steps=1)
 
 
-def test_a_job_without_a_gpu_ends_with_the_message_and_trains_on_the_cpu(
+def test_a_job_goes_on_without_a_gpu(
     compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the apps have it: the engine that was chosen stays, in another process too, until another one is chosen."""
+    """As the apps have it: in another process too, and with the GPU again once there is one."""
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"prompt": "The film is ", "completion": "great"}\n' * 3)
-    on_gpu = Request(gpu_bundle(compiler), rows, steps=2)
-    on_cpu = dataclasses.replace(on_gpu, engine=CPU)
+    request = Request(gpu_bundle(compiler), rows, steps=2)
     with Job(tmp_path / "job") as job:
-        job.start(on_gpu)  # there is a device yet
+        job.start(request)  # there is a device yet
         monkeypatch.setenv("ZOEXPORT_VULKAN_DEVICE", "nonesuch")
-        with pytest.raises(ZoExportError, match=MESSAGE):
-            job.run()
-        with pytest.raises(ZoExportError, match=MESSAGE):
-            job.start(dataclasses.replace(on_gpu, steps=3))
-        assert (job.view.phase, job.view.step) == ("failed", 0)
-        assert "Choose the engine executorch" in str(job.problem)
-        job.start(on_cpu)
         job.run(changed=lambda view: job.pause() if view.step == 1 else None)
         assert (job.view.phase, job.view.step) == ("paused", 1)
+        assert "nonesuch" in job.view.notice
     with Job(tmp_path / "job") as again:
-        assert again.requested == on_cpu
         again.run()
         assert (again.view.phase, again.view.step) == ("done", 2)
         with again.session() as session:
             assert (session.info.engine, session.info.steps) == (CPU, 2)
         # Another engine is no other run: nothing is asked.
         monkeypatch.delenv("ZOEXPORT_VULKAN_DEVICE")
-        again.start(dataclasses.replace(on_gpu, steps=3))
+        again.start(dataclasses.replace(request, steps=3))
         again.run()
-        assert (again.view.phase, again.view.step) == ("done", 3)
+        assert (again.view.phase, again.view.step, again.view.notice) == ("done", 3, "")
         with again.session() as session:
             assert (session.info.engine, session.info.steps) == ("vulkan", 3)
 

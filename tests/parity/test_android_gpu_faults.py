@@ -94,8 +94,9 @@ def ran(
 def trained(
     runs_in: tuple[Path, Path], state: Path, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """With times of shaders, so that the calls that ask for them are made too."""
-    return ran(runs_in, "train", state, "--steps", STEPS, "--timings", **environment)
+    """With times of shaders, so that the calls that ask for them are made too, and no other engine instead."""
+    named = ("--engine", "vulkan")
+    return ran(runs_in, "train", state, "--steps", STEPS, "--timings", *named, **environment)
 
 
 def files_of(state: Path) -> dict[str, bytes]:
@@ -172,6 +173,26 @@ def test_training_ends_and_goes_on(
         assert steps == 0
 
 
+@pytest.mark.parametrize("method", ["mebp", "prge"])
+def test_the_cpu_goes_on_in_the_middle_of_a_step(
+    method: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    runs: Runs = request.getfixturevalue(method)
+    fault = with_fault("vkQueueSubmit", runs.number("vkQueueSubmit", MIDDLE), LOST)
+    state, with_it = tmp_path / "state", (runs.bundle, runs.examples)
+    done = ran(with_it, "train", state, "--steps", STEPS, **fault)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("Engine vulkan failed (Vulkan device ") == 1
+    found, whole = (
+        json.loads(done.stdout),
+        ran(with_it, "train", runs.folder / "whole", "--steps", STEPS),
+    )
+    assert found["engine"] == "executorch"
+    assert found["losses"] == pytest.approx(json.loads(whole.stdout)["losses"], rel=1e-5)
+    (change,) = json.loads((state / "run.json").read_text())["changes"]
+    assert (change["key"], change["new"], change["step"]) == ("engine", "executorch", 1)
+
+
 @pytest.mark.parametrize(
     ("call", "result", "share"),
     slow_after(1, [("vkWaitForFences", LOST, MIDDLE), ("vkQueueSubmit", NO_MEMORY, LAST)]),
@@ -216,7 +237,8 @@ def test_an_evaluation_ends_and_leaves_the_state(
 ) -> None:
     state = mebp.folder / "whole"
     with_it = (mebp.bundle, mebp.examples)
-    message(ran(with_it, "eval", state, **with_fault(call, 3, result)), call, result)
+    fault = with_fault(call, 3, result)
+    message(ran(with_it, "eval", state, "--engine", "vulkan", **fault), call, result)
     assert files_of(state) == mebp.whole
     assert ran(with_it, "eval", state).returncode == 0
 
@@ -228,7 +250,7 @@ def test_the_command_line_says_it_once(mebp: Runs, tmp_path: Path) -> None:
     evaluate = ["eval", mebp.bundle, "--data", rows, "--state", tmp_path / "state"]
     for arguments, number in ((train, 8), (evaluate, 1)):
         done = subprocess.run(
-            [sys.executable, "-m", "zoexport", *map(str, arguments)],
+            [sys.executable, "-m", "zoexport", *map(str, arguments), "--engine", "vulkan"],
             capture_output=True,
             text=True,
             env={**os.environ, **with_fault("vkWaitForFences", number, LOST)},
@@ -254,7 +276,7 @@ with Dataset() as examples:
     for row in rows:
         examples.add([(row[:-1], row[1:])], 0)
     for _ in range(2):
-        with Session.open(bundle) as session:
+        with Session.open(bundle, engine_name="vulkan") as session:
             session.attach(state)
             for _ in range(2):
                 try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from zoexport.compiler.digest import compiler_digest
 from zoexport.compiler.graphs import training_graph
 from zoexport.compiler.kept_weights import write_once
-from zoexport.compiler.plan import Plan, with_recipe
+from zoexport.compiler.plan import Plan, fallback_plan, with_recipe
 from zoexport.core import manifest, rng, tolerances
 from zoexport.core.config import as_dict
 from zoexport.core.errors import ConfigError, LoweringError, ModelPhases
@@ -181,29 +181,41 @@ def _fill(
         The content of the manifest, the reader of the frozen weights, and the quantized weights of whole-model
         programs.
     """
-    from zoexport.compiler.decoding import generating, with_generating
+    from zoexport.compiler.decoding import generating
+    from zoexport.ir.frozen import with_weights
 
     for path in loaded.tokenizer_files:
         shutil.copyfile(path, folder / path.name)
     measured, directions = _measured(planned, loaded, calibration, progress)
     chosen = None if mask is None else mask.places
-    graph = training_graph(
-        planned, loaded.model, progress, source=loaded.weights, chosen=chosen, measured=measured
-    )
-    _drop_graphs()
-    graph = _started(graph, loaded, adapter)
-    lowered = planned.target.lower(graph, planned.config, folder, progress)
+
+    def made(wanted: Plan) -> TrainingGraph:
+        graph = training_graph(
+            wanted, loaded.model, progress, source=loaded.weights, chosen=chosen, measured=measured
+        )
+        _drop_graphs()
+        return _started(graph, loaded, adapter)
+
+    lowered = planned.target.lower(made(planned), planned.config, folder, progress)
     if not allow_fallback:
         _refuse_fallback(planned.target.name, lowered)
     # The others only now, so that two graphs are not in memory at once while the first is lowered.
     _drop_graphs()
-    outer = outer_weights(lowered)
+    other = fallback_plan(planned)
+    if other is not None:
+        on_cpu = planned.target.lower_fallback(made(other), folder, progress)
+        lowered = with_fallback(lowered, on_cpu)
+        _drop_graphs()
+    trained = [part for part in (lowered, lowered.fallback) if part is not None]
+    read = [(part.graph, outer_weights(part)) for part in trained]
+    outer = [name for _, names in read for name in names]
     generates = generating(planned, loaded, lowered, folder, progress, beside=outer)
     _drop_graphs()
-    stored = with_generating(lowered.graph, generates, outer)
+    if generates.graph is not None:
+        read.append((generates.graph, generates.weights))
     names = list(dict.fromkeys([*outer, *generates.weights]))
     if names:
-        _write_weights(folder, stored, names, loaded, lowered.pack, progress)
+        _write_weights(folder, with_weights(read), names, loaded, lowered.pack, progress)
     progress("writing the bundle", None)
     files = _described(folder, planned, loaded, lowered.graph)
     content = {
@@ -337,46 +349,73 @@ def outer_weights(lowered: Lowered) -> list[str]:
     return list(dict.fromkeys([*names, *([] if graph.chosen is None else [PLACES])]))
 
 
+def with_fallback(lowered: Lowered, other: Lowered) -> Lowered:
+    """Return ``lowered`` with programs for another engine, to which a run can change between two steps.
+
+    Raises:
+        LoweringError: the two train different tensors.
+    """
+    own, others = ([slot.as_dict() for slot in part.graph.slots] for part in (lowered, other))
+    if own != others:
+        differ = [slot["name"] for slot in own if slot not in others]
+        raise LoweringError(
+            f"programs of the engine {other.engine}",
+            found=f"another state than that of {lowered.engine}: {', '.join(differ) or 'its order'}",
+            expected="one state that both train",
+            fix="Report this with the model's name and the settings.",
+        )
+    return dataclasses.replace(lowered, fallback=other)
+
+
 def _description(planned: Plan, lowered: Lowered, generates: Generating) -> dict[str, Any]:
     graph, names = lowered.graph, [entry["name"] for entry in lowered.programs]
+    others = [] if lowered.fallback is None else lowered.fallback.required_ops
+    return {
+        **_of_engine(lowered),
+        **({} if lowered.fallback is None else {"fallback": _of_engine(lowered.fallback)}),
+        "zoexport_version": __version__,
+        "tools": {name: version(name) for name in (*_TOOLS, *lowered.tools)},
+        "method": planned.method.name,
+        "target": planned.target.name,
+        "settings": as_dict(planned.config),
+        "rng": rng.SPEC_ID,
+        "rotated_weights": graph.rotated,
+        "provenance": graph.provenance,
+        "required_ops": sorted({*lowered.required_ops, *others, *generates.required_ops}),
+        "generate": generates.entry,
+        "state": [slot.as_dict() for slot in graph.slots],
+        "delegates": sum(len(found) for found in lowered.delegates.values()),
+        "delegate_list": {name: [] for name in names} | lowered.delegates,
+        "fallback_ops": {name: {} for name in names} | lowered.fallback_ops,
+        "fallback_reasons": lowered.fallback_reasons,
+        **({"minimum_os": lowered.minimum_os} if lowered.minimum_os else {}),
+        **({} if graph.chosen is None else {"chosen": _as_lists(ranges(graph.chosen))}),
+        **({"activations": graph.rounded} if graph.rounded else {}),
+        **({} if graph.grid is None else {"grid": graph.grid}),
+        "tolerances": tolerances.bounds(planned.config),
+    }
+
+
+def _of_engine(lowered: Lowered) -> dict[str, Any]:
+    """Return what the manifest says of the programs of one engine and of their calls."""
+    graph = lowered.graph
     split: dict[str, Any] = {}
     if isinstance(graph, LayerGraph):
         split["stages"] = [stage.as_dict() for stage in graph.stages]
         split["label_rows"] = graph.label_rows
     padding = {} if graph.pad_token is None else {"bidirectional": {"pad_token": graph.pad_token}}
     return {
-        "zoexport_version": __version__,
-        "tools": {name: version(name) for name in (*_TOOLS, *lowered.tools)},
-        "method": planned.method.name,
-        "target": planned.target.name,
         "engine": lowered.engine,
-        **({} if lowered.fallback is None else {"fallback": dataclasses.asdict(lowered.fallback)}),
-        "settings": as_dict(planned.config),
-        "rng": rng.SPEC_ID,
         "packing": lowered.packing or graph.packing,
-        "rotated_weights": graph.rotated,
-        "provenance": graph.provenance,
         "programs": lowered.programs,
-        "required_ops": sorted({*lowered.required_ops, *generates.required_ops}),
-        "generate": generates.entry,
-        "state": [slot.as_dict() for slot in graph.slots],
         "rows": graph.rows,
         "max_labels": graph.max_labels,
         "copies": graph.copies,
         "backends": lowered.backends,
-        "delegates": sum(len(found) for found in lowered.delegates.values()),
-        "delegate_list": {name: [] for name in names} | lowered.delegates,
-        "fallback_ops": {name: {} for name in names} | lowered.fallback_ops,
-        "fallback_reasons": lowered.fallback_reasons,
-        **({"minimum_os": lowered.minimum_os} if lowered.minimum_os else {}),
         **padding,
         **({"lengths": graph.lengths} if graph.lengths else {}),
         **split,
-        **({} if graph.chosen is None else {"chosen": _as_lists(ranges(graph.chosen))}),
-        **({"activations": graph.rounded} if graph.rounded else {}),
-        **({} if graph.grid is None else {"grid": graph.grid}),
         **({} if graph.step is None else {"step": graph.step.as_dict()}),
-        "tolerances": tolerances.bounds(planned.config),
     }
 
 

@@ -68,7 +68,8 @@ def generating(
         lowered: the programs that train.
         beside: names of the weights that these programs read from the bundle's file of weights.
     """
-    graph = generating_graph(planned, loaded.model, lowered.graph, progress, beside=beside)
+    trained = (lowered.fallback or lowered).graph
+    graph = generating_graph(planned, loaded.model, trained, progress, beside=beside)
     if isinstance(graph, Generating):
         return graph
     written = planned.target.lower_generating(graph, planned.config, folder, progress)
@@ -116,27 +117,6 @@ def generating_graph(
         remedy = "compile it with --set granularity=layer"
         return Generating({"problem": _sentence(model, "programs of layers", remedy)})
     return made
-
-
-def with_generating(
-    graph: TrainingGraph, generates: Generating, beside: Sequence[str]
-) -> TrainingGraph:
-    """Return a graph with all weights of the bundle's file.
-
-    Args:
-        graph: graph of the programs that train.
-        generates: the programs that generate text.
-        beside: names of the weights that the programs that train read from the file.
-    """
-    made = generates.graph
-    if made is None or not beside:
-        return made or graph
-    return dataclasses.replace(
-        graph,
-        weights={name: made.weights[name] for name in generates.weights} | graph.weights,
-        parameters=graph.parameters | made.parameters,
-        quantized={**graph.quantized, **made.quantized},
-    )
 
 
 def _problem(planned: Plan, graph: TrainingGraph) -> str | None:

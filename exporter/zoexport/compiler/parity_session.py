@@ -45,7 +45,7 @@ class SessionSide:
     def __init__(self, bundle: Bundle, loss: str, *, eps: float | None = None) -> None:
         plan = bundle.manifest.get("step", {})
         self._make_noise = runtime_signs if plan.get("noise") == "rademacher" else runtime_normals
-        self.session = bundle.session(engine=evaluator(bundle))
+        self.session = bundle.session(engine=evaluator(bundle), falls_back=False)
         self.session.configure(loss=loss, **({} if eps is None else {"eps": eps}))
         self.slots = [slot for slot in self.session.slots() if slot.role == "trainable"]
         #: Those that are perturbed along directions of floats.

@@ -122,7 +122,8 @@ def run(bundle: Path, request: dict[str, Any], results: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _opened(bundle: Path, request: dict[str, Any], values: Mapping[str, Any]) -> Iterator[Session]:
-    with Session.open(bundle, verify=False, cache="", trust=ANYONE) as session:
+    opened = Bundle.open(bundle, trust=ANYONE)
+    with opened.session(verify=False, cache="", falls_back=False) as session:
         session.configure(**request["run"])
         for name in {slot.name for slot in session.slots()} & values.keys():
             session.write_slot(name, values[name])

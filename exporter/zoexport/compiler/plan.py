@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from zoexport.core.config import parse
+from zoexport.core.config import as_dict, parse, with_values
 from zoexport.core.errors import ConfigError, Problem
 from zoexport.core.recipes import StrPath, read_recipe
 from zoexport.core.settings import TrainingSettings
@@ -28,6 +28,21 @@ class Plan:
     method: Method
     target: Target
     config: TrainingSettings
+
+
+def fallback_plan(planned: Plan) -> Plan | None:
+    """Return the plan of the programs for devices that cannot run the target's engine; None if the target names none.
+
+    They compute in float32, so that losses differ from those of ``planned`` by its rounding alone.
+    """
+    if not planned.target.fallback:
+        return None
+    target = targets.get(planned.target.fallback)
+    chosen = dict.fromkeys(("soc", "granularity", "labels", "activation_cache_mb"))
+    own = chosen | {"activations": "fp32", "compute": "fp32"}
+    known = as_dict(planned.config)
+    config = with_values(planned.config, {key: own[key] for key in own if key in known})
+    return Plan(planned.method, target, target.defaults(config))
 
 
 def default_method(target: str) -> str:

@@ -28,14 +28,6 @@ Pack = Callable[["torch.Tensor", "torch.Tensor"], "dict[str, torch.Tensor]"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Fallback:
-    """File with the same programs for another engine; inputs, outputs and entry points are identical."""
-
-    engine: str
-    file: str
-
-
-@dataclasses.dataclass(frozen=True)
 class Lowered:
     """Result of lowering a training graph.
 
@@ -54,7 +46,7 @@ class Lowered:
         minimum_os: minimum version of each operating system, such as {"ios": "18.0"}.
         tools: additional packages whose versions the programs depend on.
         pack: converts quantized values and scales to the stored tensors of a weight; None stores both unchanged.
-        fallback: programs for devices that cannot run ``engine``; None if absent.
+        fallback: the same method for devices that cannot run ``engine``, over the same state; None if absent.
     """
 
     engine: str
@@ -71,7 +63,7 @@ class Lowered:
     minimum_os: dict[str, str] = dataclasses.field(default_factory=dict)
     tools: tuple[str, ...] = ()
     pack: Pack | None = None
-    fallback: Fallback | None = None
+    fallback: Lowered | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,6 +178,8 @@ class Target:
         preferred: values of settings that the user leaves out. Settings that a method lacks are ignored.
         fixed_labels: whether the number of labels in a call of a whole program is fixed when it is compiled.
         engine: engine that runs the programs on the device.
+        fallback: name of the target for devices that cannot run the engine; empty if there is none, or if ``lower``
+            returns its programs.
         package: Python package that lowers the programs; unless it is executorch, the extra ``name`` installs it.
         notice: sentence shown before compiling, such as a license; may be empty.
         generating_lengths: tokens in one call of the programs that generate text, ascending from 1; empty if the target
@@ -203,6 +197,7 @@ class Target:
     preferred: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     fixed_labels: bool = False
     engine: str = "executorch"
+    fallback: str = ""
     package: str = "executorch"
     notice: str = ""
     generating_lengths: tuple[int, ...] = ()
@@ -247,6 +242,10 @@ class Target:
         self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
     ) -> Lowered:
         """Write the programs into ``folder``."""
+        raise NotImplementedError
+
+    def lower_fallback(self, graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered:
+        """Write the programs of target ``fallback`` into ``folder``, next to the programs that train."""
         raise NotImplementedError
 
     def lower_generating(

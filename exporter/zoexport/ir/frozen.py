@@ -29,6 +29,24 @@ def bound_weights(graph: LayerGraph) -> list[str]:
     return [name for name in found if name not in slots]
 
 
+def with_weights(read: Iterable[tuple[TrainingGraph, list[str]]]) -> TrainingGraph:
+    """Return the first graph that reads weights of a bundle's file, with those that the other graphs read.
+
+    Args:
+        read: graphs with the names of the weights that they read; at least one name.
+    """
+    first, *others = [(graph, names) for graph, names in read if names]
+    graph = first[0]
+    for other, names in others:
+        graph = dataclasses.replace(
+            graph,
+            weights={name: other.weights[name] for name in names} | graph.weights,
+            parameters=graph.parameters | other.parameters,
+            quantized={**graph.quantized, **other.quantized},
+        )
+    return graph
+
+
 def write_weights(
     graph: TrainingGraph,
     names: list[str],

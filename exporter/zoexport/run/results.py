@@ -23,7 +23,7 @@ class Trained(_Result):
     """A training run.
 
     Attributes:
-        steps: that the state has. losses: of each of them.
+        steps: that the state has. losses: of each of them. engine: of the last step.
         step_seconds_median, peak_rss_mb, peak_anonymous_mb: of this call; None where it took no step, or the system
             does not say.
         state: the state's folder.
@@ -33,6 +33,7 @@ class Trained(_Result):
     """
 
     steps: int
+    engine: str
     losses: list[float]
     step_seconds_median: float | None
     peak_rss_mb: float | None

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, Literal
 
 from zoexport.core.errors import ConfigError, StateError
-from zoexport.core.progress import Progress, silent
+from zoexport.core.progress import Notice, Progress, silent
 from zoexport.core.settings import READING
 from zoexport.data.sources import Data, as_file
 from zoexport.run.answers import answered, read_questions
@@ -122,7 +122,7 @@ def train(
     chosen = _chosen(bundle, by_key, settings)
     reads = reading({**settings_of_run(folder, bundle), **chosen})
     watched = reports(tuple(report_to), folder)
-    run = _Run(progress, watched)
+    run = _Run(progress, watched, phase)
     with (
         contextlib.closing(watched),
         as_file(data) as file,
@@ -155,6 +155,7 @@ def train(
         evaluations = session.evaluations
     return Trained(
         steps=len(losses),
+        engine=info.engine,
         losses=losses,
         step_seconds_median=run.median_seconds(),
         peak_rss_mb=_megabytes(memory_usage().peak_rss_bytes),
@@ -247,6 +248,8 @@ def evaluate(
                 found = session.evaluate(
                     dataset, lambda done, total: progress("evaluating", done / total)
                 )
+            if notice := session.info.notice:
+                progress(Notice(notice), None)
         answers: dict[str, Any] = {}
         if generate:
             with generator(bundle, state=folder, last=last) as opened:
@@ -284,8 +287,9 @@ def _chosen(
 class _Run:
     """Follows a run for its figures, and asks the session to stop when a signal came."""
 
-    def __init__(self, progress: Callable[[Step], None], watched: Reports) -> None:
+    def __init__(self, progress: Callable[[Step], None], watched: Reports, phase: Progress) -> None:
         self._progress = progress
+        self._phase = phase
         self._watched = watched
         self._seconds: list[float] = []
         self._stop = False
@@ -296,6 +300,8 @@ class _Run:
         self._seconds.append(now.seconds)
         self.peak_anonymous = max(self.peak_anonymous, now.anonymous_bytes)
         self._watched.step(now)
+        if now.notice:
+            self._phase(Notice(now.notice), None)
         self._progress(now)
         return self._stop
 

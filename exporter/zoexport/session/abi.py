@@ -150,6 +150,7 @@ class Progress(Structure):
         ("seconds", c_double),
         ("rss_bytes", c_uint64),
         ("anonymous_bytes", c_uint64),
+        ("notice", c_char_p),
     )
 
 

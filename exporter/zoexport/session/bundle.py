@@ -98,13 +98,18 @@ class Bundle:
         verify: bool = True,
         engine: Engine | None = None,
         cache: str | Path | None = None,
+        falls_back: bool = True,
     ) -> Session:
-        """Open a session of it; see :meth:`zoexport.session.Session.open`."""
+        """Open a session of it; see :meth:`zoexport.session.Session.open`.
+
+        Args:
+            falls_back: whether the bundle's fallback goes on if its own engine fails and none was chosen.
+        """
         return Session.open(
             self.path,
             verify=verify,
             engine=engine,
-            engine_name=self.engine,
+            engine_name=self.engine or (None if falls_back else self.manifest["engine"]),
             cache=cache,
             trust=self.trust,
         )

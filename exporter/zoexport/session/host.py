@@ -46,22 +46,27 @@ from zoexport.session.types import (
 _QNN = "QnnBackend"
 
 
-def bring_backends(bundle: Path, trust: Trusted) -> None:
+def bring_backends(bundle: Path, trust: Trusted, engine_name: str | None = None) -> None:
     """Load what a bundle's delegates need if the session's library cannot find it alone.
 
     Raises:
-        ZoExportError: it is missing.
+        ZoExportError: it is missing, and the bundle has no fallback or ``engine_name`` rules it out.
     """
     try:
         with open_within(bundle, FILE) as file:
             if _QNN.encode() not in file.read():
                 return  # most bundles, whose manifest the session alone reads
         # Loads the session's library first: QNN brings a C++ library of its own.
-        backends = json.loads(manifest_text(bundle, trust)).get("backends", ())
+        manifest = json.loads(manifest_text(bundle, trust))
     except (OSError, BundleError):
         return  # opening reports what is wrong with the bundle
-    if _QNN in backends:
+    if _QNN not in manifest.get("backends", ()) or engine_name not in (None, manifest["engine"]):
+        return
+    try:
         qnn.load()
+    except ZoExportError:
+        if engine_name is not None or "fallback" not in manifest:
+            raise
 
 
 class Session(abi.Handle):
@@ -90,7 +95,7 @@ class Session(abi.Handle):
             threads: of the engine; 0 leaves the choice to it.
             verify: whether files are hashed before they are used; sizes are always compared.
             engine: runs the programs instead of the engine that the manifest names.
-            engine_name: engine or fallback of the manifest; None: its engine.
+            engine_name: engine of the manifest or of its fallback; None: its engine, and the fallback's if that fails.
             cache: folder of a GPU's shaders; None: the user's cache; "": not kept.
             trust: public keys, as files or lines, of which one must have signed the bundle; None: those of the
                 environment (:mod:`zoexport.core.trust`).
@@ -104,7 +109,7 @@ class Session(abi.Handle):
             trust, threads=threads, verify=verify, engine_name=engine_name, cache=cache
         )
         if engine is None:
-            bring_backends(bundle, trust)
+            bring_backends(bundle, trust, engine_name)
         opened = abi.handle(
             "zo_session_open",
             abi.path_bytes(bundle),
@@ -553,7 +558,8 @@ def _room(values: array.array[Any]) -> tuple[int, int]:
 
 
 def _progress(now: abi.Progress) -> StepProgress:
-    return StepProgress(**{name: getattr(now, name) for name, *_ in abi.Progress._fields_})
+    values = {name: getattr(now, name) for name, *_ in abi.Progress._fields_}
+    return StepProgress(**{**values, "notice": (now.notice or b"").decode()})
 
 
 # ---- what needs no session ------------------------------------------------------------------------------------------

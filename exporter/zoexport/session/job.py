@@ -105,6 +105,7 @@ class View:
     part: float | None
     best_step: int | None
     evaluations: list[StepEvaluation]
+    notice: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,7 @@ Candidate = tuple[Sequence[int], Sequence[int]]
 class Info:
     """Numbers of a bundle and its state. ``steps`` counts those taken in total.
 
+    ``engine`` is the one in use. ``notice`` says if the bundle's own engine failed; else it is empty.
     ``device_bytes`` is the size of a GPU's buffers so far, ``adapters`` are the names of the loaded ones.
     """
 
@@ -24,6 +25,7 @@ class Info:
     method: str
     target: str
     engine: str
+    notice: str
     rows: int
     max_length: int
     copies: int
@@ -86,7 +88,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class StepProgress:
-    """The step just taken. Memory is 0 if it is not known."""
+    """The step just taken. Memory is 0 if it is not known; ``notice`` is what to tell the user once, or empty."""
 
     step: int
     total: int
@@ -95,6 +97,7 @@ class StepProgress:
     seconds: float
     rss_bytes: int
     anonymous_bytes: int
+    notice: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

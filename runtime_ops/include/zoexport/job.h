@@ -72,11 +72,11 @@ ZO_API zo_status zo_job_cancel(zo_job* job, zo_error* error);
 ZO_API zo_status zo_job_discard(zo_job* job, zo_error* error);
 
 /* Gives what a screen shows: {"phase", "reason", "step", "steps", "examples", "shortened", "loss", "seconds_left",
- * "celsius", "anonymous_bytes", "before", "after", "part", "best_step", "evaluations"}.
+ * "celsius", "anonymous_bytes", "before", "after", "part", "best_step", "evaluations", "notice"}.
  * phase: "idle", "preparing", "evaluating", "training", "waiting" (continues by itself), "paused" (continues with
  * zo_job_run), "failed" or "done". reason, of a job that waits or is paused: "none", "asked", "heat", "battery", "disk",
  * "memory" or "background". before, after: results of zo_session_evaluate; part: share of the examples that are read or
- * evaluated, 0 to 1; evaluations: as zo_session_evaluations gives them. */
+ * evaluated, 0 to 1; evaluations: as zo_session_evaluations gives them; notice: as zo_progress has it, or empty. */
 ZO_API zo_status zo_job_view(zo_job* job, char** view, zo_error* error);
 
 /* Gives the losses of the run for a chart, at most 400: [[step, loss], ...], each the mean of the steps since the one

@@ -129,9 +129,10 @@ ZO_API zo_status zo_session_open(const char* bundle, const char* options, const 
 /* Frees the session and releases its state's lock. Saves nothing that zo_session_save would not find again. */
 ZO_API void zo_session_close(zo_session* session);
 
-/* Gives {"bundle_id", "method", "target", "engine", "rows", "max_length", "copies", "num_queries", "max_labels", "seed",
- * "steps", "device_bytes", "adapters"}. `device_bytes` is the size of a GPU's buffers so far, `adapters` the names of the
- * loaded ones. */
+/* Gives {"bundle_id", "method", "target", "engine", "notice", "rows", "max_length", "copies", "num_queries",
+ * "max_labels", "seed", "steps", "device_bytes", "adapters"}. `engine` is the one in use; if it is not the bundle's because
+ * that one failed, `notice` says so, and else it is empty. `device_bytes` is the size of a GPU's buffers so far, `adapters`
+ * the names of the loaded ones. */
 ZO_API zo_status zo_session_info(zo_session* session, char** info, zo_error* error);
 
 /* Gives the state tensors in the manifest's order: a list of {"name", "role", "module", "tensor_id", "shape", "dtype"},
@@ -223,6 +224,7 @@ typedef struct zo_progress {
   double seconds;
   uint64_t rss_bytes;       /* now; 0 if not known */
   uint64_t anonymous_bytes; /* the highest value during the step; 0 if not known */
+  const char* notice;       /* what to tell the user once, valid during the call; NULL: nothing */
 } zo_progress;
 
 /* Called after every step; a non-zero return value ends the run after saving. */

@@ -92,6 +92,50 @@ void check_names(const Manifest& manifest, JsonProblems& problems) {
   }
 }
 
+// The programs of one engine, and how they are called.
+void read_engine(const JsonNode& node, Manifest& manifest) {
+  manifest.engine = node.member("engine").text();
+  manifest.rows = static_cast<uint32_t>(node.member("rows").integer(1, 1 << 20));
+  manifest.max_labels = static_cast<uint32_t>(node.member("max_labels").integer(1, 1 << 26));
+  manifest.copies = static_cast<uint32_t>(node.member("copies").integer(1, 1 << 16));
+  for (const JsonNode& program : node.member("programs").items()) {
+    manifest.programs.push_back(read_program(program));
+  }
+  for (const auto& [key, names] :
+       {std::pair("required_ops", &manifest.required_ops), {"backends", &manifest.backends}}) {
+    if (node.has(key)) {
+      for (const JsonNode& name : node.member(key).items()) {
+        names->push_back(name.text());
+      }
+    }
+  }
+  if (node.has("lengths")) {
+    for (const JsonNode& entry : node.member("lengths").items()) {
+      const int64_t least = manifest.lengths.empty() ? 1 : int64_t{manifest.lengths.back()} + 1;
+      manifest.lengths.push_back(static_cast<uint32_t>(entry.integer(least, 1 << 20)));
+    }
+  }
+  read_stages(node, manifest);
+  read_step(node, manifest);
+}
+
+Status check_engine(const Manifest& manifest, const std::string& where) {
+  JsonProblems problems(ZO_BUNDLE_ERROR, where, kAgain);
+  check_names(manifest, problems);
+  check_step(manifest, problems);
+  check_grid(manifest, problems);
+  for (const ProgramSpec& program : manifest.programs) {
+    if (manifest.files.count(program.file) == 0) {
+      problems.add("program " + program.name, "the file " + program.file, "a file listed under files");
+    }
+  }
+  check_stages(manifest, problems);
+  check_update(manifest, problems);
+  check_generate(manifest, problems);
+  ZO_TRY(problems.status());
+  return check_needs(manifest, where);
+}
+
 Status check_id(const Manifest& manifest, const std::string& text, const std::string& where) {
   ZO_ASSIGN(canonical, canonical_json(text, "bundle_id"));
   const std::string id = sha256_hex(canonical.data(), canonical.size());
@@ -135,13 +179,6 @@ size_t Manifest::level_of(const std::string& slot) const {
   return 0;
 }
 
-void Manifest::fall_back() {
-  engine = fallback->engine;
-  for (ProgramSpec& program : programs) {
-    program.file = fallback->file;
-  }
-}
-
 const ProgramSpec* Manifest::program(const std::string& name) const {
   for (const ProgramSpec& program : programs) {
     if (program.name == name) {
@@ -179,11 +216,7 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
   }
   manifest.method = root.member("method").text();
   manifest.target = root.member("target").text();
-  manifest.engine = root.member("engine").text();
   manifest.rng = root.member("rng").text();
-  manifest.rows = static_cast<uint32_t>(root.member("rows").integer(1, 1 << 20));
-  manifest.max_labels = static_cast<uint32_t>(root.member("max_labels").integer(1, 1 << 26));
-  manifest.copies = static_cast<uint32_t>(root.member("copies").integer(1, 1 << 16));
   if (root.has("model") && root.member("model").has("vocab_size")) {
     manifest.vocab_size = root.member("model").member("vocab_size").integer(1, kLargest);
   }
@@ -216,14 +249,6 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
   for (const JsonNode& slot : root.member("state").items()) {
     manifest.slots.push_back(read_slot(slot));
   }
-  for (const JsonNode& program : root.member("programs").items()) {
-    manifest.programs.push_back(read_program(program));
-  }
-  if (root.has("required_ops")) {
-    for (const JsonNode& name : root.member("required_ops").items()) {
-      manifest.required_ops.push_back(name.text());
-    }
-  }
   if (root.has("tokenizer")) {
     for (const JsonNode& name : root.member("tokenizer").items()) {
       manifest.tokenizer.push_back(name.text());
@@ -232,48 +257,25 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
   if (root.has("text")) {
     manifest.text = read_text_spec(root.member("text"), manifest.vocab_size);
   }
-  if (root.has("backends")) {
-    for (const JsonNode& name : root.member("backends").items()) {
-      manifest.backends.push_back(name.text());
-    }
-  }
   if (root.has("weights")) {
     manifest.weights = read_file_name(root.member("weights").member("file"));
     if (manifest.files.count(manifest.weights) == 0) {
       root.member("weights").problem("a file listed under files");
     }
   }
-  if (root.has("lengths")) {
-    for (const JsonNode& node : root.member("lengths").items()) {
-      const int64_t least = manifest.lengths.empty() ? 1 : int64_t{manifest.lengths.back()} + 1;
-      manifest.lengths.push_back(static_cast<uint32_t>(node.integer(least, 1 << 20)));
-    }
-  }
-  if (root.has("fallback")) {
-    const JsonNode node = root.member("fallback");
-    manifest.fallback = FallbackSpec{node.member("engine").text(), read_file_name(node.member("file"))};
-    if (manifest.files.count(manifest.fallback->file) == 0) {
-      node.member("file").problem("a file listed under files");
-    }
-  }
-  read_stages(root, manifest);
-  read_step(root, manifest);
   read_grid(root, manifest);
   read_generate(root, manifest);
-  ZO_TRY(problems.status());
-  check_names(manifest, problems);
-  check_step(manifest, problems);
-  check_grid(manifest, problems);
-  for (const ProgramSpec& program : manifest.programs) {
-    if (manifest.files.count(program.file) == 0) {
-      problems.add("program " + program.name, "the file " + program.file, "a file listed under files");
-    }
+  if (root.has("fallback")) {
+    auto other = std::make_shared<Manifest>(manifest);
+    read_engine(root.member("fallback"), *other);
+    manifest.fallback = std::move(other);
   }
-  check_stages(manifest, problems);
-  check_update(manifest, problems);
-  check_generate(manifest, problems);
+  read_engine(root, manifest);
   ZO_TRY(problems.status());
-  ZO_TRY(check_needs(manifest, where));
+  if (manifest.fallback) {
+    ZO_TRY(check_engine(*manifest.fallback, where + ", fallback"));
+  }
+  ZO_TRY(check_engine(manifest, where));
   ZO_TRY(check_id(manifest, text, where));
   return manifest;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -97,12 +98,6 @@ struct StageSpec {
   }
 };
 
-// Programs of another engine, which take and give what those of the bundle do: one file, in which they have the same methods.
-struct FallbackSpec {
-  std::string engine;
-  std::string file;
-};
-
 // The programs that generate text (docs/generate.md): stages that are applied in order to some tokens that follow others.
 struct GenerateSpec {
   std::string problem;            // why there are none; what follows is empty then
@@ -154,12 +149,11 @@ struct Manifest {
   std::string weights;            // the file of frozen tensors; empty where programs hold them
   std::vector<uint32_t> lengths;  // that programs are made for, ascending; the last is max_length. Empty: any
   std::vector<StageSpec> stages;
-  std::optional<FallbackSpec> fallback;
   std::optional<GenerateSpec> generate;
   uint32_t label_rows = 0;  // label entries in one call of a head that takes activations
+  // This bundle with programs for machines that cannot run `engine`; null where it has none.
+  std::shared_ptr<const Manifest> fallback;
 
-  // Has the programs of `fallback` in place of its own.
-  void fall_back();
   // Whether one stage is first and head at once. Its programs choose label rows themselves, and what it runs forward
   // perturbs its slots, of any number of copies from the same rows, and gives their next values.
   bool whole() const { return stages.size() == 1; }

@@ -62,7 +62,7 @@ def test_the_runner_is_the_same_session(bundle: Path, tmp_path: Path) -> None:
     ]
     trained = run("train", *common, *settings, "--seed", "9", "--steps", "3")
     assert set(trained) == {
-        "steps", "losses", "step_seconds_median", "peak_rss_mb", "peak_anonymous_mb", "state",
+        "steps", "engine", "losses", "step_seconds_median", "peak_rss_mb", "peak_anonymous_mb", "state",
         "evaluations", "best_step",
     }  # fmt: skip
     assert trained["steps"] == 3 and trained["peak_anonymous_mb"] < trained["peak_rss_mb"]

@@ -1,10 +1,10 @@
-"""Targets whose bundles generate text on the CPU."""
+"""Targets whose bundles have programs for the CPU beside their own."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from zoexport.core.graph import LayerGraph
+from zoexport.core.graph import LayerGraph, TrainingGraph
 from zoexport.core.progress import Progress
 from zoexport.core.settings import TrainingSettings
 from zoexport.core.target import Lowered, Target
@@ -16,6 +16,13 @@ class GeneratesOnCpu(Target):
     A call with one token is too little work to start a GPU for, and the fixed shapes of an NPU's programs do not fit a
     growing cache.
     """
+
+    def lower_fallback(self, graph: TrainingGraph, folder: Path, progress: Progress) -> Lowered:
+        """Write a separate .pte file with programs of layers for the CPU."""
+        from zoexport.targets.executorch.lower_stages import lower_stages
+        from zoexport.targets.executorch.program_file import FALLBACK
+
+        return lower_stages(graph, folder, progress, FALLBACK)
 
     def lower_generating(
         self, graph: LayerGraph, config: TrainingSettings, folder: Path, progress: Progress

@@ -8,6 +8,7 @@ from typing import Any
 from zoexport.core.errors import LoweringError, first_line
 
 FILE = "model.pte"
+FALLBACK = "fallback.pte"
 GENERATING = "generate.pte"
 """The programs that generate text: whoever does not, loads nothing of them."""
 

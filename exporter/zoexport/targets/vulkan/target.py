@@ -9,7 +9,7 @@ from zoexport.core.features import Feature
 from zoexport.core.graph import TrainingGraph
 from zoexport.core.progress import Progress
 from zoexport.core.settings import TrainingSettings
-from zoexport.core.target import Fallback, Footprint, Lowered
+from zoexport.core.target import Footprint, Lowered
 from zoexport.targets import targets
 from zoexport.targets.executorch.generating import GeneratesOnCpu
 
@@ -26,15 +26,12 @@ class VulkanTarget(GeneratesOnCpu):
     ) -> Lowered:
         """One file of all programs for Vulkan, and one for the CPU."""
         from zoexport.ir.graphs import copy_graph
-        from zoexport.targets.executorch.lower_stages import lower_stages
-        from zoexport.targets.executorch.program_file import FILE
         from zoexport.targets.vulkan.lower import lower_vulkan
 
         graph = copy_graph(graph)
         lowered = lower_vulkan(graph, folder, progress, half=config.compute == "fp16")
-        on_cpu = lower_stages(graph, folder, progress)
-        fallback = Fallback(on_cpu.engine, FILE)
-        return dataclasses.replace(lowered, fallback=fallback, required_ops=on_cpu.required_ops)
+        on_cpu = self.lower_fallback(graph, folder, progress)
+        return dataclasses.replace(lowered, fallback=on_cpu)
 
     def footprints(
         self, graph: TrainingGraph, config: TrainingSettings, progress: Progress

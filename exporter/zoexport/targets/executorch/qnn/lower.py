@@ -84,7 +84,7 @@ def lower_qnn(
         raise refused(f"lowering to the NPU of {soc}", error) from error
     required, backends = write_programs(executorch, folder)
     return Lowered(
-        "executorch",
+        "qnn",
         graph,
         [program_entry(program, FILE) for program in programs.values()],
         required,

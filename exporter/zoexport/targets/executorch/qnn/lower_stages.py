@@ -83,7 +83,7 @@ def _lower(
     entry = {**program_entry(program, file), "entry_point": _METHOD}
     why = {operator: reasons[_METHOD].get(operator, OURS) for operator in fallback}
     return Lowered(
-        "executorch",
+        "qnn",
         graph,
         [entry],
         required,
@@ -97,7 +97,7 @@ def _lower(
 
 def _together(graph: LayerGraph, parts: list[Lowered]) -> Lowered:
     return Lowered(
-        "executorch",
+        "qnn",
         graph,
         [entry for part in parts for entry in part.programs],
         _sorted(part.required_ops for part in parts),

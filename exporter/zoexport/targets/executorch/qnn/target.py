@@ -130,6 +130,8 @@ targets.register(
         name="android-npu",
         summary="Android phones' Hexagon NPU: ExecuTorch with Qualcomm's QNN",
         notice=qnn.LICENCE,
+        engine="qnn",
+        fallback="android-cpu",
         has=frozenset({Feature.WHOLE, Feature.STAGES}),
         takes={},
         # The chip of most phones that have an NPU.
