@@ -217,12 +217,12 @@ def test_the_engine_is_chosen_on_the_phone(
     data = device.data()
     monkeypatch.setenv("ZOEXPORT_VULKAN_DEVICE", "nonesuch")
     train = ("train", bundle, "--data", data, "--steps", 2, "--runner", device.runner)
-    error = device.said(*train, code=1)
-    assert "Choose the engine executorch" in error["fix"] and error["where"].endswith(SERIAL + ")")
-    assert device.said(*train, "--engine", "executorch")["steps"] == 2
+    error = device.said(*train, "--engine", "vulkan", code=1)
+    assert "nonesuch" in error["found"] and error["where"].endswith(SERIAL + ")")
+    assert device.said(*train, "--engine", "executorch")["engine"] == "executorch"
+    assert device.said(*train, "--run", "other")["engine"] == "executorch"
     generate = ("generate", bundle, "--prompt", "The", "--max-new-tokens", 2, "--run", "run")
-    assert "executorch" in device.said(*generate, code=1)["fix"]
-    assert device.said(*generate, "--engine", "executorch")["run"] == "run"
+    assert device.said(*generate)["run"] == "run"
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_parity(device: Device, compiler: Compiler, method: str, settings: dict[
 @pytest.mark.slow
 @needs_qnn
 def test_parity_of_an_npu(device: Device, compiler: Compiler) -> None:
-    """The phone's side runs in QNN's emulation too, whose libraries the runner finds as a phone's finds its own."""
+    """The phone's side runs in QNN's emulation, whose libraries the runner finds as a phone's finds its own."""
     shape = {"max_length": 12, "batch_size": 8, "labels": 96, "num_queries": 1}
     bundle = compiler.bundle("llama_tied", "prge", "android-npu", weights="int4", **shape)
     device.capfd.readouterr()  # what QNN's compiler printed
@@ -268,7 +268,9 @@ def test_parity_of_an_npu(device: Device, compiler: Compiler) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     report = json.loads(done.stdout)
     assert report["passed"] is True and report["same_bits"] is True
-    assert report["max_relative_loss_error"] == 0
+    assert 0 < report["max_relative_loss_error"] < 1e-4  # fp16 on one side
+    assert report["relative_gradient_error"] < 0.05
+    assert report["signs"] == {"same": 2, "of": 2}
 
 
 def test_parity_fails_where_the_phone_computes_otherwise(

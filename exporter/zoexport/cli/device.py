@@ -257,6 +257,9 @@ def parity(
         rows.append(("state error", f"{result['max_relative_state_error']:.2e}"))
     else:
         rows.append(("noise and updates", "the same bits" if result["same_bits"] else "OTHER BITS"))
+        signs = result["signs"]
+        rows.append(("gradient error", f"{result['relative_gradient_error']:.2e}"))
+        rows.append(("same signs", f"{signs['same']} of {signs['of']} queries"))
     rows += [
         ("bounds", ", ".join(f"{name} {bound:g}" for name, bound in result["bounds"].items())),
         *_costs(result),

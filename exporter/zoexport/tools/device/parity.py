@@ -1,6 +1,8 @@
 """A phone against this machine, on the same bundle, examples and seed.
 
-``zoexport parity`` compares this machine's session with the method's reference; here the phone is compared with it.
+``zoexport parity`` compares this machine's session with the method's reference; here the phone is compared with it. The
+phone uses the bundle's own engine, or the one that the user chose. This machine uses the CPU, in float32: the bundle's
+fallback if it has one.
 
 * Zeroth order: this machine takes each step from the phone's own state, which its log gives to the last bit, so that
   losses are compared at one state. And the phone's slots must be those that its log gives here, bit for bit: that is
@@ -10,6 +12,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import shutil
 import tempfile
 from pathlib import Path
@@ -56,6 +60,8 @@ def device_parity(
     batches = [make_batch(settings, vocabulary, step, least) for step in range(steps)]
     size = max(map(len, batches))
     chosen = {"loss": settings["loss"], "batch_size": size, "gradient_accumulation_steps": 1}
+    there = bundle.engine or bundle.manifest["engine"]
+    here = bundle.manifest.get("fallback", bundle.manifest)["engine"]
     place = Place(bundle, _RUN)
     pushed = push(bundle, serial=serial, runner=runner, app=False, progress=progress)
     phone = choose_phone(pushed["serial"])
@@ -67,10 +73,11 @@ def device_parity(
         phone.shell("rm", "-rf", place.run)
         phone.push(examples, place.examples)
         progress("training on the phone", None)
-        answer = run_there(phone, place, steps, chosen, lambda _: None)
+        answer = run_there(phone, place, steps, chosen, lambda _: None, ["--engine", there])
         (folder / "phone").mkdir()
         phone.pull(place.state, folder / "phone")
         progress("training here", None)
+        bundle = dataclasses.replace(bundle, engine=here)
         with Dataset() as dataset:
             dataset.load(examples)
             compared = _compare(bundle, folder, dataset, steps, chosen)
@@ -105,6 +112,7 @@ def _compare(
     with bundle.session() as there:
         there.attach(folder / "phone", read_only=True)
         losses = [there.record(step).loss for step in range(steps)]
+        gradients = [there.record(step).gradients for step in range(steps)]
         if not there.info.num_queries:
             return _free(bundle, folder, dataset, losses, chosen, there)
         same = all(
@@ -114,6 +122,7 @@ def _compare(
         )
         queries = there.info.num_queries
     worst = 0.0
+    pairs: list[tuple[float, float]] = []
     for step in range(steps):
         state = _cut(folder / "phone", folder / f"step-{step}", step, queries)
         with bundle.session(verify=False) as here:
@@ -122,8 +131,19 @@ def _compare(
             here.configure(**chosen)
             here.train(dataset, step + 1)
             worst = max(worst, _error(here.record(step).loss, losses[step]))
+            pairs += zip(here.record(step).gradients, gradients[step], strict=True)
         shutil.rmtree(state)
-    return {"max_relative_loss_error": worst, "max_relative_state_error": None, "same_bits": same}
+    error = math.sqrt(sum((ours - theirs) ** 2 for ours, theirs in pairs))
+    return {
+        "max_relative_loss_error": worst,
+        "max_relative_state_error": None,
+        "relative_gradient_error": error / math.sqrt(sum(ours**2 for ours, _ in pairs)),
+        "signs": {
+            "same": sum((ours > 0) == (theirs > 0) for ours, theirs in pairs),
+            "of": len(pairs),
+        },
+        "same_bits": same,
+    }
 
 
 def _cut(state: Path, target: Path, steps: int, queries: int) -> Path:
@@ -161,6 +181,8 @@ def _free(
     return {
         "max_relative_loss_error": max(map(_error, mine, losses)),
         "max_relative_state_error": state_error(ours, theirs),
+        "relative_gradient_error": None,
+        "signs": None,
         "same_bits": None,
     }
 
