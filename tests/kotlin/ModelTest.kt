@@ -327,65 +327,26 @@ class ModelTest(
     }
 
     /** There is no device: the environment names another one. */
-    fun withoutAGpuTheCpuIsOffered() {
+    fun withoutAGpuTheCpuTrains() {
         val app = App("gpu")
-        val message = "Choose the engine executorch"
-        app.model.choose(gpuBundle, texts.resolve("data.jsonl"), steps = 3)
-        assertEquals(listOf(null, null), app.model.screen.run { listOf(engineName, instead) })
-        app.model.start(whenCharging = true)
-        app.model.screen.run {
-            assertContains(assertNotNull(problem), message)
-            assertEquals(listOf(Phase.IDLE, "vulkan", null, CPU), listOf(view.phase, engines?.own, engineName, instead))
+        app.model.choose(gpuBundle, texts.resolve("data.jsonl"), steps = 2)
+        app.model.start()
+        app.end().run {
+            assertEquals(listOf<Any?>(Phase.DONE, 2L, null), listOf(view.phase, view.step, problem))
+            assertContains(view.notice, "Engine $CPU runs the programs instead.")
         }
-        assertContains(assertFailsWith<ZoException.Engine> { TrainingSession.open(gpuBundle, cache = "") }.fix, message)
-        // Chosen, it trains, as it was to be started, and stays chosen, also in another process.
-        var looks = 0
-        app.onLook = { if (++looks == 3) app.model.pause() }
-        app.model.startInstead()
-        assertEquals(true, app.charging)
-        assertEquals(Phase.PAUSED, app.end().view.phase)
-        app.onLook = {}
-        app.newModel().screen.run { assertEquals(listOf(true, CPU, null), listOf(canResume, engineName, instead)) }
-        // The own engine again: a run that is paused is told too, and cannot be gone on with.
-        app.model.chooseEngine(null)
-        app.model.resume()
-        app.model.screen.run {
-            assertContains(assertNotNull(problem), message)
-            assertEquals(listOf(Phase.PAUSED, null, CPU), listOf(view.phase, engineName, instead))
-        }
-        app.model.startInstead()
-        app.end().run { assertEquals(listOf<Any?>(Phase.DONE, 3L, CPU), listOf(view.phase, view.step, engineName)) }
         app.model.withSession { assertEquals(CPU, it.info.engine) }
+        // An engine that is named does not give way to another one.
         TrainingSession.open(gpuBundle, cache = "", engineName = CPU).use { assertEquals(CPU, it.info.engine) }
-        // It is the bundle's own choice: another bundle has its own engine, and no other one.
-        app.chosen()
-        app.model.screen.run { assertEquals(listOf(CPU, null, null), listOf(engines?.own, engines?.fallback, engineName)) }
+        assertFailsWith<ZoException.Engine> { TrainingSession.open(gpuBundle, cache = "", engineName = "vulkan") }
+        BundleEngines.of(gpuBundle).run { assertEquals(listOf("vulkan", CPU), listOf(own, fallback)) }
+        val other = bundles.resolve("prge").resolve("bundle")
+        BundleEngines.of(other).run { assertEquals(listOf(CPU, null), listOf(own, fallback)) }
         assertFailsWith<ZoException.Bundle> { BundleEngines.of(output.resolve("nothing")) }
     }
 
-    /** A run that was begun while there was a device, of which job.json tells, fails in the background. */
-    fun aRunThatLosesItsGpuIsOfferedTheCpu() {
-        val app = App("lost")
-        app.model.choose(gpuBundle, texts.resolve("data.jsonl"), steps = 2)
-        app.model.chooseEngine(CPU)
-        app.onLook = { app.model.pause() }
-        app.model.start()
-        app.end()
-        app.onLook = {}
-        val file = app.folder.resolve("job.json")
-        file.writeText(file.readText().replace("\"engine\": \"$CPU\"", "\"engine\": \"\""))
-        app.newModel().resume()
-        app.end().run {
-            assertEquals(listOf(Phase.FAILED, null, CPU), listOf(view.phase, engineName, instead))
-            assertContains(assertNotNull(problem), "Choose the engine executorch")
-        }
-        app.model.startInstead()
-        app.end().run { assertEquals(listOf<Any?>(Phase.DONE, 2L, CPU, null), listOf(view.phase, view.step, engineName, instead)) }
-    }
-
     fun tests() = mapOf(
-        "model: without a GPU the CPU is offered" to ::withoutAGpuTheCpuIsOffered,
-        "model: a run that loses its GPU is offered the CPU" to ::aRunThatLosesItsGpuIsOfferedTheCpu,
+        "model: without a GPU the CPU trains" to ::withoutAGpuTheCpuTrains,
         "model: trains to its end as the command line does" to ::trainsToItsEndAsTheCommandLineDoes,
         "model: paused, it goes on, also in another process" to ::pausedItGoesOnAlsoInAnotherProcess,
         "model: cancelled, it is idle and keeps its state" to ::cancelledItIsIdleAndKeepsItsState,

@@ -15,6 +15,7 @@ struct RunView: View {
             Section {
                 LabeledContent("State", value: view.title)
                 if let problem = screen.problem { Text(problem.description).font(.callout) }
+                if !view.notice.isEmpty { Text(view.notice).font(.callout) }
                 if let request = screen.request {
                     LabeledContent("Bundle", value: request.bundle.lastPathComponent)
                     LabeledContent("Examples", value: view.examples.formatted())

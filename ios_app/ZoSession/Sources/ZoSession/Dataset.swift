@@ -128,11 +128,6 @@ public struct BundleEngines: Equatable, Sendable {
         let found: Manifest = try manifest(of: bundle, trustedKeys: trustedKeys)
         (own, fallback) = (found.engine, found.fallback?.engine)
     }
-
-    /// Names the engine that may replace `engineName` (nil: `own`) after this failure. The user chooses it.
-    public func instead(of engineName: String?, after failure: ZoError) -> String? {
-        failure.kind == .engine && engineName != fallback ? fallback : nil
-    }
 }
 
 /// A bundle as one file, which `zoexport pack` makes (docs/bundle.md).

@@ -69,6 +69,8 @@ public struct JobView: Decodable, Sendable {
     /// The step of the lowest loss in `evaluations`, which are on held-out examples.
     public let bestStep: UInt64?
     public let evaluations: [StepEvaluation]
+    /// Says that the bundle's own engine failed and its fallback trains; else empty.
+    public let notice: String
 }
 
 /// The mean loss of the steps up to `step` since the point before.

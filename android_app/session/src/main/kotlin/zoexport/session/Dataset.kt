@@ -69,10 +69,6 @@ object PackedBundle {
 
 /** Names the engines that a bundle has programs for: its [own], and [fallback], the CPU's, if it has some beside a GPU's. */
 class BundleEngines private constructor(val own: String, val fallback: String?) {
-    /** Returns the engine to offer after [engineName] (null: [own]) failed with [failure]. The user has to choose it. */
-    fun insteadOf(engineName: String?, failure: ZoException): String? =
-        fallback.takeIf { failure is ZoException.Engine && engineName != it }
-
     companion object {
         /** Reads the manifest alone: it also works for a bundle that cannot be opened for lack of a GPU. */
         fun of(bundle: File, trustedKeys: List<String>? = null): BundleEngines {

@@ -46,6 +46,8 @@ class JobView internal constructor(
     /** The step of the lowest loss in [evaluations], which are on validation examples. */
     val bestStep: Long? = json.of("best_step"),
     val evaluations: List<StepEvaluation> = list(json.getString("evaluations"), ::StepEvaluation),
+    /** Says that the bundle's own engine failed and its fallback trains; else empty. */
+    val notice: String = json.of("notice"),
 )
 
 /** Holds a point of a chart: [loss] is the mean over the steps up to [step] since the point before. */

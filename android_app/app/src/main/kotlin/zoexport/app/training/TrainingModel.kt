@@ -3,7 +3,6 @@ package zoexport.app.training
 import java.io.File
 import java.util.concurrent.CopyOnWriteArrayList
 import zoexport.session.Answer
-import zoexport.session.BundleEngines
 import zoexport.session.Conditions
 import zoexport.session.GenerateOptions
 import zoexport.session.JobRequest
@@ -28,8 +27,6 @@ interface Launcher {
     fun stop()
 }
 
-private val Phase.isActive get() = this in setOf(Phase.PREPARING, Phase.EVALUATING, Phase.TRAINING, Phase.WAITING)
-
 /** Holds what the screen shows. */
 class Screen(
     val bundle: File?, val data: File?, val heldOut: File?, val steps: Long, val learningRate: Double?, val view: JobView,
@@ -38,14 +35,9 @@ class Screen(
     val problem: String?,
     /** The question of a start, which is to be called again with an answer. */
     val question: String?,
-    /** The engines of the bundle; null: there is no bundle, or it cannot be read. */
-    val engines: BundleEngines?,
-    /** The engine that trains, or will train when a run starts or resumes; null: the bundle's own. */
-    val engineName: String?,
-    /** The engine that may train in its place, after the failure in [problem]. */
-    val instead: String?,
 ) {
-    val isActive: Boolean get() = view.phase.isActive
+    val isActive: Boolean
+        get() = view.phase in setOf(Phase.PREPARING, Phase.EVALUATING, Phase.TRAINING, Phase.WAITING)
 
     /** Whether a run may start: nothing is missing, and none runs. */
     val canStart: Boolean get() = bundle != null && data != null && steps > 0 && !isActive
@@ -57,8 +49,7 @@ class Exchange(val question: String, val trained: String, val untrained: String)
 
 /**
  * Manages the only job of the app, behind the screen and its buttons. All rules are the session's (docs/jobs.md). Calls that
- * read bundles or examples ([start], [startInstead], [resume], [train], [ask], [writeAdapter]) take a while, and are not for the
- * main thread.
+ * read bundles or examples ([start], [train], [ask], [writeAdapter]) take a while, and are not for the main thread.
  *
  * @param folder of the app, where examples and states are kept.
  * @param cache the folder of a GPU's shaders.
@@ -76,23 +67,15 @@ class TrainingModel(
     @Volatile private var heldOut: File? = job.request?.heldOut
     @Volatile private var steps: Long = job.request?.steps ?: 100
     @Volatile private var learningRate: Double? = (job.request?.settings?.get("learning_rate") as Number?)?.toDouble()
-    @Volatile private var engineName: String? = job.request?.engineName
-    @Volatile private var engines: BundleEngines? = enginesOf(bundle)
-    @Volatile private var whenCharging = false
     @Volatile private var refused: ZoException? = null
 
     val screen: Screen
         get() {
-            val refused = refused
-            val view = checkNotNull(job.view)
             val problem = refused ?: job.problem
-            val used = job.request?.engineName
             val question = problem as? ZoException.Question
             return Screen(
-                bundle, data, heldOut, steps, learningRate, view, job.losses,
-                problem?.message.takeIf { question == null }, question?.message, engines,
-                if (view.phase.isActive) used else engineName,
-                problem?.let { engines?.insteadOf(if (refused != null) engineName else used, it) },
+                bundle, data, heldOut, steps, learningRate, checkNotNull(job.view), job.losses,
+                problem?.message.takeIf { question == null }, question?.message,
             )
         }
 
@@ -107,28 +90,13 @@ class TrainingModel(
         bundle: File? = this.bundle, data: File? = this.data, steps: Long = this.steps,
         learningRate: Double? = this.learningRate, heldOut: File? = this.heldOut,
     ) {
-        engines = enginesOf(bundle)
-        val engineName = engineName.takeIf { bundle == this.bundle }
         this.bundle = bundle
         this.data = data
         this.heldOut = heldOut
         this.steps = steps
         this.learningRate = learningRate
-        chooseEngine(engineName)
-    }
-
-    /** Chooses the engine for runs that start or resume from now on; null: the bundle's own. */
-    fun chooseEngine(engineName: String?) {
-        this.engineName = engineName
         refused = null
         tell()
-    }
-
-    /** Reads the engines of a bundle. If it cannot be read, a start says why. */
-    private fun enginesOf(bundle: File?): BundleEngines? = try {
-        bundle?.let { BundleEngines.of(it, trustedKeys) }
-    } catch (_: ZoException) {
-        null
     }
 
     private val imports: File get() = folder.resolve("bundles")
@@ -192,21 +160,9 @@ class TrainingModel(
     fun start(answer: Answer = Answer.ASK, whenCharging: Boolean = false) {
         if (!screen.canStart) return
         val settings = learningRate?.let { mapOf("learning_rate" to it) }.orEmpty()
-        val asked = JobRequest(checkNotNull(bundle), checkNotNull(data), steps, settings, heldOut, engineName = engineName)
-        start(asked, answer, whenCharging)
-    }
-
-    /** Starts the failed run once more, with the engine that the screen offers, and chooses that engine. */
-    fun startInstead() {
-        chooseEngine(screen.instead ?: return)
-        start(whenCharging = whenCharging)
-    }
-
-    private fun start(asked: JobRequest, answer: Answer, whenCharging: Boolean) {
-        this.whenCharging = whenCharging
         refused = null
         try {
-            job.start(asked, answer)
+            job.start(JobRequest(checkNotNull(bundle), checkNotNull(data), steps, settings, heldOut), answer)
             talk = emptyList()
             launcher.launch(whenCharging)
         } catch (error: ZoException) {
@@ -215,14 +171,9 @@ class TrainingModel(
         tell()
     }
 
-    /** Resumes a paused run, also one of another process, with the chosen engine. */
+    /** Resumes a paused run, also one of another process. */
     fun resume() {
-        val asked = job.request?.takeIf { screen.canResume } ?: return
-        if (asked.engineName == engineName) {
-            launcher.launch(whenCharging = false)
-        } else {
-            start(asked.copy(engineName = engineName), Answer.ASK, whenCharging = false)
-        }
+        if (screen.canResume) launcher.launch(whenCharging = false)
     }
 
     /** Ends the run after its step, saved. */

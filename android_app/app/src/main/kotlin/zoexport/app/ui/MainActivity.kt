@@ -51,7 +51,6 @@ class MainActivity : Activity() {
     private val steps by lazy { field(R.string.steps, InputType.TYPE_CLASS_NUMBER) }
     private val rate by lazy { field(R.string.rate, InputType.TYPE_CLASS_NUMBER or InputType.TYPE_NUMBER_FLAG_DECIMAL) }
     private val state by lazy { label("").apply { accessibilityLiveRegion = View.ACCESSIBILITY_LIVE_REGION_POLITE } }
-    private val engine by lazy { label("") }
     private val chart by lazy { LossChart(this) }
     private val details by lazy { label("") }
     private val question by lazy { field(R.string.question) }
@@ -85,13 +84,10 @@ class MainActivity : Activity() {
         section(R.string.training, steps, rate)
         button(R.string.start) { start(Answer.ASK, false) }
         button(R.string.start_charging) { start(Answer.ASK, true) }
-        button(R.string.resume, { it.canResume }) { thread { model.resume() } }
+        button(R.string.resume, { it.canResume }) { model.resume() }
         button(R.string.pause, { it.isActive }) { model.pause() }
         button(R.string.cancel, { it.isActive }) { model.cancel() }
         column.addView(state)
-        button(R.string.train_on_cpu, { it.instead != null && !it.isActive }) { thread { model.startInstead() } }
-        column.addView(engine)
-        button(R.string.train_on_gpu, { it.engineName != null && !it.isActive }) { model.chooseEngine(null) }
         column.addView(chart, ViewGroup.LayoutParams.MATCH_PARENT, (160 * resources.displayMetrics.density).toInt())
         column.addView(details)
         section(R.string.try_it, question)
@@ -134,8 +130,7 @@ class MainActivity : Activity() {
     private fun show() {
         val screen = model.screen
         data.text = screen.data?.name ?: getString(R.string.data_missing)
-        state.text = listOfNotNull(title(screen.view), screen.problem).joinToString("\n")
-        engine.text = engine(screen)
+        state.text = listOfNotNull(title(screen.view), screen.problem, screen.view.notice.ifEmpty { null }).joinToString("\n")
         heldOut.text = getString(R.string.held_out, screen.heldOut?.name ?: getString(R.string.data_missing))
         chart.show(screen.losses, screen.view.evaluations)
         details.text = numbers(screen.view)

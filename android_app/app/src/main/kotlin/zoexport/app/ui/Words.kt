@@ -2,7 +2,6 @@ package zoexport.app.ui
 
 import android.content.Context
 import zoexport.app.R
-import zoexport.app.training.Screen
 import zoexport.session.Evaluation
 import zoexport.session.JobView
 import zoexport.session.Phase
@@ -28,12 +27,6 @@ fun Context.title(view: JobView): String = when (view.phase) {
             Reason.BACKGROUND -> R.string.state_background
         },
     )
-}
-
-/** Names the engine that trains, if the bundle has one for the CPU beside the GPU's. */
-fun Context.engine(screen: Screen): String {
-    val fallback = screen.engines?.fallback ?: return ""
-    return getString(if (screen.engineName == fallback) R.string.engine_cpu else R.string.engine_gpu)
 }
 
 /** Lists the numbers of the run, one per line. */
