@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +24,9 @@ from zoexport.api import Bundle
 from zoexport.compiler.build import compile_bundle
 from zoexport.compiler.parity_inner import compare_inner
 from zoexport.compiler.parity_signs import compare_signs
+from zoexport.core import qnn
 from zoexport.core.errors import ConfigError, LoweringError
-from zoexport.session import Session
+from zoexport.session import Session, describe_state
 from zoexport.targets.executorch.qnn import form
 
 # One at a time: threads of two emulations wait for each other, spinning.
@@ -100,6 +105,55 @@ def test_what_was_trained_on_the_npu_generates_on_the_cpu(
     with adapted(model, bundle, slots):
         assert list(made.tokens) == greedy(model, prompt, 40)
     assert list(base.tokens) == greedy(model, prompt, 40)
+
+
+def train(
+    bundle: Path, data: Path, state: Path, steps: int, **environment: str
+) -> subprocess.Popen[str]:
+    line = ["train", bundle, "--data", data, "--state", state, "--steps", steps, "--json"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "zoexport", *map(str, line)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def losses(process: subprocess.Popen[str], engine: str) -> list[float]:
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    found = json.loads(out.splitlines()[-1])  # QNN writes to the standard output
+    assert found["engine"] == engine
+    return list(found["losses"])
+
+
+def test_a_killed_run_resumes_and_the_cpu_continues_it_without_qnn(
+    compiler: Compiler, tmp_path: Path
+) -> None:
+    settings = {**SHAPE, "num_queries": 1, "learning_rate": 1e-3, "weights": "int4"}
+    bundle = compiler.bundle("llama_tied", generate=True, **settings)
+    data, log = tmp_path / "data.jsonl", tmp_path / "npu" / "trajectory.log"
+    data.write_text('{"prompt": "The film is ", "completion": "great"}\n' * 8)
+    killed = train(bundle, data, tmp_path / "npu", 20)
+    while not log.exists() or log.stat().st_size < 64 + 3 * 24:
+        assert killed.poll() is None, killed.communicate()[1]
+        time.sleep(0.02)
+    killed.kill()
+    killed.wait()
+    on_npu = losses(train(bundle, data, tmp_path / "npu", 20), "qnn")
+    without = {qnn.SDK_ROOT: str(tmp_path)}
+    on_cpu = losses(train(bundle, data, tmp_path / "cpu", 20, **without), "executorch")
+    assert len(on_npu) == len(on_cpu) == 20
+    # fp16 on one side, and trajectories that drift apart
+    assert on_cpu == pytest.approx(on_npu, rel=5e-3) and on_cpu != on_npu
+    # What the NPU trained goes on without it, from the same values.
+    both = losses(train(bundle, data, tmp_path / "npu", 22, **without), "executorch")
+    assert both[:20] == on_npu
+    changes = describe_state(tmp_path / "npu")["changes"]
+    assert [(one["step"], one["key"], one["new"]) for one in changes] == [
+        (20, "engine", "executorch")
+    ]
 
 
 FEW_COPIES = Case(
