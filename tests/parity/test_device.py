@@ -255,13 +255,7 @@ def test_parity_of_an_npu(device: Device, compiler: Compiler) -> None:
     bundle = compiler.bundle("llama_tied", "prge", "android-npu", weights="int4", **shape)
     device.capfd.readouterr()  # what QNN's compiler printed
     device.said("push", bundle, "--runner", device.runner)
-    there = device.phones / SERIAL / "data/local/tmp/zoexport/runner"
-    shutil.move(there / "zoexport-runner", there / "real-runner")
-    given = " ".join(f"{name}='{value}'" for name, value in variables().items())
-    (there / "zoexport-runner").write_text(
-        f'#!/bin/sh\nexec env {given} "$(dirname "$0")/real-runner" "$@"\n'
-    )
-    (there / "zoexport-runner").chmod(0o755)
+    (device.phones / SERIAL / "environment.json").write_text(json.dumps(variables()))
     # A process of its own keeps what QNN prints from its standard output.
     command = [sys.executable, "-m", "zoexport", "device", "parity", str(bundle), "--steps", "2"]
     done = subprocess.run([*command, "--json"], capture_output=True, text=True)

@@ -1,7 +1,8 @@
 """An ``adb`` whose phones are folders: ``$FAKE_PHONES/<serial>`` is a phone's root.
 
 Commands of its shell run on this machine, with the phone's paths in place of /data/local/tmp. What ``getprop`` says is
-in ``<serial>/properties.json``; ``<serial>/state`` is another state than "device". The app is installed where there is
+in ``<serial>/properties.json``; ``<serial>/state`` is another state than "device", and ``<serial>/environment.json``
+holds variables of the shell. The app is installed where there is
 ``<serial>/data/user/0/<package>``: a broadcast to it imports by the session's library, as TrainingModel.importPushed
 does, and prints what ``am`` prints; one that does not answer has a file ``killed`` there, and one that ships a
 key ``trusted.pub``.
@@ -56,7 +57,10 @@ def shell(phone: Path, command: str) -> int:
         return 0
     if words[:2] == ["am", "broadcast"]:
         return broadcast(phone, words[2:])
-    return subprocess.run(["sh", "-c", there(phone, command)], cwd=phone).returncode
+    own = phone / "environment.json"
+    environment = os.environ | (json.loads(own.read_text()) if own.exists() else {})
+    line = ["sh", "-c", there(phone, command)]
+    return subprocess.run(line, cwd=phone, env=environment).returncode
 
 
 def broadcast(phone: Path, words: list[str]) -> int:
