@@ -227,7 +227,7 @@ def test_one_copy_a_call(compiler: Compiler) -> None:
 
 @pytest.mark.parametrize(
     ("quantized", "eps", "least"),
-    [({}, 1e-2, 100), ({"weights": "int8", "activations": "int16"}, 1e-1, 20)],
+    [({}, 1e-2, 100), ({"weights": "int8", "activations": "int16"}, 1e-2, 100)],
     ids=["fp16", "w8a16"],
 )
 def test_gradients_have_the_signs_of_fp32(
@@ -236,7 +236,7 @@ def test_gradients_have_the_signs_of_fp32(
     bundle = compiler.bundle("llama", num_queries=4, **SHAPE, **quantized)
     result = compare_signs(Bundle.open(bundle), queries=200, eps=eps, progress=quietly)
     assert result["num_queries"] >= 200 and result["counted"] >= least
-    assert result["passed"] and result["agreement"] >= 0.95
+    assert result["passed"] and result["agreement"] >= 0.99
 
 
 def test_losses_of_quantized_activations(compiler: Compiler) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from zoexport.core import rng
 from zoexport.core.graph import Dim, Program, TrainingGraph, Value
-from zoexport.ir.graphs import aten, is_call, placeholders, shape_of
+from zoexport.ir.graphs import aten, is_call, placeholders, shape_of, zo
 
 _TENSOR_ID = 0x7FFFFFFE
 """The tokens come from the noise specification, at a tensor id that no slot has."""
@@ -30,7 +30,9 @@ def _sample(graph: TrainingGraph, program: Program, value: Value) -> torch.Tenso
         return torch.arange(count, dtype=dtype) * (math.prod(shape_of(tokens)) // count)
     if value.role not in ("tokens", "label_tokens"):
         return torch.zeros(shape, dtype=dtype)
-    tables = [user.args[0] for user in tokens.users if is_call(user, aten.embedding)]
+    casts = [user for user in tokens.users if is_call(user, aten._to_copy)]
+    readers = [user for node in (tokens, *casts) for user in node.users]
+    tables = [user.args[0] for user in readers if is_call(user, aten.embedding, zo.embedding_int4)]
     vocabulary = min(
         (shape_of(table)[0] for table in tables if isinstance(table, torch.fx.Node)), default=2
     )

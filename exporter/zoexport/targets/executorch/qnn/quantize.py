@@ -1,8 +1,9 @@
 """Quantized activations on the NPU: ExecuTorch's QNN quantizer, calibrated on rows of tokens.
 
 Every activation gets one scale and one zero point, from the smallest and largest value that it takes while the program
-runs on calibration rows; weights of linear layers get a scale for each output channel. What calibration does not show
-is cut off on the device, and two things would be shown wrongly:
+runs on calibration rows; weights of linear layers get a scale for each output channel, which int8 weights have already.
+int4 weights, of which 32 share a scale, are rounded once more. What calibration does not show is cut off on the device,
+and two things would be shown wrongly:
 
 - Adapters start at zero and grow. They are calibrated at values up to ``ADAPTER_RANGE``.
 - A causal mask of -3e38 would take the whole range of a sum. ``MASKED`` does as well: e^-128 is 0 even in float32 next
@@ -11,6 +12,7 @@ is cut off on the device, and two things would be shown wrongly:
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -71,7 +73,11 @@ def quantize(
         # Not the default, a moving average: it cuts off what only some rows reach.
         act_observer=MinMaxObserver,
     )
-    prepared = prepare_pt2e(exported.module(), quantizer)
+    module: Any = exported.module()
+    # Results of operators on the CPU: a range would cut off log-probabilities that calibration did not meet.
+    on_cpu = [node.name for node in module.graph.nodes if node.target is operator.getitem]
+    quantizer.add_discard_nodes(on_cpu)
+    prepared = prepare_pt2e(module, quantizer)
     inputs = calibration_inputs(graph, program)
     with torch.no_grad():
         for number, arguments in enumerate(inputs):
@@ -102,6 +108,10 @@ def calibration_inputs(graph: TrainingGraph, program: Program) -> list[list[torc
                 spread = ADAPTER_RANGE if call % 2 else 0.1 * ADAPTER_RANGE
                 uniform = torch.rand(value.sizes(), generator=generator)
                 values[value.name] = spread * (2 * uniform - 1)
+            elif value.role == "label_positions":
+                values[value.name] = torch.randint(
+                    0, rows * length, value.sizes(), generator=generator
+                )
             elif value.role in _PERTURBATION:
                 values[value.name] = torch.full(value.sizes(), _PERTURBATION[value.role])
         found.append([values[value.name] for value in program.arguments()])

@@ -79,10 +79,10 @@ class QnnTarget(GeneratesOnCpu):
         ]
 
     def programs_config(self, config: TrainingSettings) -> TrainingSettings:
-        """Where activations are quantized, QNN's quantizer takes programs of floating-point numbers."""
+        """If activations are quantized, QNN's quantizer takes programs of floating-point numbers."""
         if config.activations == "fp32":
             return config
-        return with_values(config, {"activations": "fp32", "weights": "fp32"})
+        return with_values(config, {"activations": "fp32"})
 
     def lower(
         self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress

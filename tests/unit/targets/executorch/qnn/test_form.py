@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.support.qnn import needs_qnn
-from tests.support.tiny_models import save_tiny, tiny
+from tests.support.tiny_models import VOCAB_SIZE, save_tiny, tiny
 from tests.support.transformers_examples import tokenize_file
 from zoexport import models
 from zoexport.calibration import calibration_tokens
@@ -134,6 +134,17 @@ def test_calibration_shows_adapters_that_have_grown() -> None:
         if slot.role == "trainable":
             most = max(float(call[places[slot.name]].abs().max()) for call in calls)
             assert 0.8 * ADAPTER_RANGE < most <= ADAPTER_RANGE
+
+
+def test_calibration_covers_the_vocabulary_and_every_place() -> None:
+    graph = graph_of("llama", "fp32")
+    program = for_htp(graph, "train")
+    calls = calibration_inputs(graph, program)
+    places = {value.name: number for number, value in enumerate(program.arguments())}
+    tokens = torch.stack([call[places["tokens"]] for call in calls])
+    assert len(tokens.unique()) > 0.9 * VOCAB_SIZE
+    positions = torch.stack([call[places["label_positions"]] for call in calls])
+    assert len(positions.unique()) == 2 * 24
 
 
 def test_calibration_tokens_are_those_of_a_file(tmp_path: Path) -> None:
