@@ -223,7 +223,7 @@ def in_process(bundle: Path, **environment: str) -> subprocess.CompletedProcess[
     """Two steps of a session in a process of its own."""
     script = (
         "import sys\nfrom pathlib import Path\nfrom zoexport.session import Dataset, Session\n"
-        "with Session.open(Path(sys.argv[1])) as session, Dataset() as examples:\n"
+        "with Session.open(Path(sys.argv[1]), engine_name='vulkan') as session, Dataset() as examples:\n"
         "    examples.add([(list(range(20)), list(range(1, 21)))], 0)\n"
         "    print([session.step(examples, [0]).loss for _ in range(2)])\n"
     )
@@ -362,7 +362,7 @@ def test_a_program_file_of_a_stranger_is_one_message(
     content["bundle_id"] = manifests.bundle_id(content)
     path.write_text(json.dumps(content), "utf-8")
     with (
-        Session.open(bundle) as session,
+        Session.open(bundle, engine_name="vulkan") as session,
         data() as examples,
         pytest.raises(ZoExportError, match=message),
     ):
