@@ -540,6 +540,7 @@ def _shallow(bundle: Bundle, scratch: Path) -> str | None:
         "state": [slot for slot in manifest["state"] if slot["name"] in bound],
         "generate": {"problem": "too few layers"},
     }
+    content.pop("fallback", None)  # of all layers, and what is verified is the bundle's own engine
     if levels:
         moved = [{**level, "begin": begin} for level, begin in zip(levels, begins, strict=True)]
         content["step"] = {**manifest["step"], "levels": moved}
