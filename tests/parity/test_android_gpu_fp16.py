@@ -130,7 +130,7 @@ def written(folder: Path) -> Path:
 
 def test_activations_beyond_fp16_are_one_message(compiler: Compiler, tmp_path: Path) -> None:
     bundle = altered(compiler, tmp_path, times("up_proj", 1e7))
-    with Session.open(bundle) as session, data() as examples:
+    with Session.open(bundle, engine_name="vulkan") as session, data() as examples:
         session.attach(tmp_path / "run")
         with pytest.raises(ZoExportError, match="infinite or no number") as raised:
             session.train(examples, 1)
@@ -146,7 +146,7 @@ def test_a_device_without_fp16_storage(compiler: Compiler, tmp_path: Path) -> No
         settings = {**HALF, "weights": "int4", "compute": compute}
         bundle = compiler.bundle("llama_tied", "mebp", TARGET, **settings)
         line = ["train", "--bundle", bundle, "--examples", examples, "--state", tmp_path / compute]
-        return answer(runner_path(), *line, "--steps", 1)
+        return answer(runner_path(), *line, "--steps", 1, "--engine", "vulkan")
 
     def answer(*line: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
