@@ -32,8 +32,7 @@ Status choose_engine(Manifest& manifest, const std::string& name) {
     return Failure{ZO_INVALID_ARGUMENT, "engine", name, manifest.engine + others + ", whose programs the bundle has",
                    "Choose one of these, or none."};
   }
-  const std::shared_ptr<const Manifest> other = manifest.fallback;
-  manifest = *other;
+  manifest.fall_back();
   return {};
 }
 
@@ -53,8 +52,8 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
   ZO_ASSIGN(manifest, read_manifest(folder, options.trusted ? &*options.trusted : nullptr));
   const std::string own_engine = manifest.engine;
   ZO_TRY(choose_engine(manifest, options.engine_name));
-  const bool skip_hashes = options.skip_hashes && !options.trusted;
-  std::unique_ptr<Session> session(new Session(std::move(folder), std::move(manifest), skip_hashes));
+  std::unique_ptr<Session> session(new Session(std::move(folder), std::move(manifest), options));
+  session->own_engine_ = own_engine;
   const Manifest& known = session->manifest_;
   const BundleFiles& files = session->files_;
   if (known.rng != rng::kSpecId) {
@@ -74,40 +73,32 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
   if (!session->in_file()) {
     session->slots_->hold(TwoCopies(session->slots_->copy_bytes()), /*keep=*/false);
   }
-  session->verify_programs_ = !options.engine;
   session->run_ = known.settings;
-  session->own_engine_ = own_engine;
-  if (options.engine) {
-    session->engine_ = make_callback_engine(*options.engine);
-    ZO_TRY(session->prepare());
-    return session;
-  }
-  session->may_fall_back_ = options.engine_name.empty() && known.fallback != nullptr;
-  session->make_engine_ = [impl = session.get(), options](const std::string& name) {
-    return impl->make_engine(name, options);
-  };
-  if (auto engine = session->make_engine_(known.engine); engine.ok()) {
-    session->engine_ = std::move(*engine);
-    ZO_TRY(session->prepare());
+  if (auto engine = session->make_engine(known.engine); engine.ok()) {
+    ZO_TRY(session->run_on(std::move(*engine)));
   } else {
     ZO_TRY(session->fall_back(engine.failure()));
   }
   return session;
 }
 
-Result<std::unique_ptr<Engine>> Session::make_engine(const std::string& name, const OpenOptions& options) {
+Result<std::unique_ptr<Engine>> Session::make_engine(const std::string& name) const {
+  if (options_.engine) {
+    return make_callback_engine(*options_.engine);
+  }
   if (name == manifest_.engine) {
     ZO_TRY(check_backends(manifest_, files_));
   }
-  return name == "executorch" || name == "qnn" ? make_executorch_engine(manifest_, files_, options.threads)
+  return name == "executorch" || name == "qnn" ? make_executorch_engine(manifest_, files_, options_.threads)
          : name == "mlx"                       ? load_mlx_engine(files_)
-         : name == "vulkan" ? make_vulkan_engine(manifest_, files_, options.cache, options.kernel_times)
+         : name == "vulkan" ? make_vulkan_engine(manifest_, files_, options_.cache, options_.kernel_times)
                             : Failure{ZO_BUNDLE_ERROR, join(files_.path(), "manifest.json"), "the engine " + name,
                                       "executorch, qnn, mlx, vulkan, or an engine that the host supplies",
                                       "Compile the bundle for a target of this system."};
 }
 
-Status Session::prepare() {
+Status Session::run_on(std::unique_ptr<Engine> engine) {
+  engine_ = std::move(engine);
   programs_ = std::make_unique<Programs>(manifest_.programs, *engine_);
   weights_ = std::make_unique<FrozenWeights>(manifest_, files_);
   stages_ = std::make_unique<Stages>(manifest_, *slots_, *programs_, *weights_, scratch_folder_);
@@ -123,10 +114,11 @@ Status Session::prepare() {
 }
 
 Status Session::fall_back(const Failure& failure) {
-  if (!may_fall_back_ || failure.code != ZO_ENGINE_ERROR) {
+  const bool chosen = options_.engine || !options_.engine_name.empty();
+  if (chosen || !manifest_.fallback || failure.code != ZO_ENGINE_ERROR) {
     return failure;
   }
-  may_fall_back_ = false;
+  ZO_ASSIGN(engine, make_engine(manifest_.fallback->engine));
   notice_ = "Engine " + manifest_.engine + " failed (" + failure.where + ": " + failure.found + "). Engine " +
             manifest_.fallback->engine + " runs the programs instead.";
   // Each of these refers to those that follow it, and to the manifest's programs.
@@ -139,11 +131,8 @@ Status Session::fall_back(const Failure& failure) {
   weights_.reset();
   programs_.reset();
   engine_.reset();
-  const std::shared_ptr<const Manifest> other = manifest_.fallback;
-  manifest_ = *other;
-  ZO_ASSIGN(engine, make_engine_(manifest_.engine));
-  engine_ = std::move(engine);
-  ZO_TRY(prepare());
+  manifest_.fall_back();
+  ZO_TRY(run_on(std::move(engine)));
   if (recorded_ && state_ && state_->writable()) {
     note_engine(*recorded_);
     return state_->write_run(*recorded_);

@@ -124,7 +124,7 @@ class Session {
   Result<Evaluation> evaluate(const Dataset& dataset, const GoOn& go_on) {
     return or_fall_back([&] { return evaluate_on(dataset, go_on); });
   }
-  // Says that the bundle's own engine failed and another one is in use; empty where that is not so.
+  // Says that the bundle's own engine failed and another one is in use; else empty.
   const std::string& notice() const { return notice_; }
   // What follows a prompt. Caches and the tokenizer may stay for the next one, until a step is taken or forget().
   Result<Generated> generate(GenerateRequest request);
@@ -153,8 +153,10 @@ class Session {
   static constexpr size_t kMostInHeap = size_t{8} << 20;
   static constexpr size_t kEvaluationGroup = 64;  // examples laid out at a time: full calls, and little memory
 
-  Session(Folder bundle, Manifest manifest, bool skip_hashes)
-      : manifest_(std::move(manifest)), files_(std::move(bundle), manifest_, skip_hashes) {}
+  Session(Folder bundle, Manifest manifest, const OpenOptions& options)
+      : options_(options),
+        manifest_(std::move(manifest)),
+        files_(std::move(bundle), manifest_, options.skip_hashes && !options.trusted) {}
 
   // Every file that steps may use, before a state is made for them.
   Status verify_programs();
@@ -248,13 +250,15 @@ class Session {
   // them that are certain; then the later records are dropped.
   Status resume();
   Status resume_copies();
-  Result<std::unique_ptr<Engine>> make_engine(const std::string& name, const OpenOptions& options);
-  // What runs the manifest's programs on engine_.
-  Status prepare();
-  // After a failure of the engine: goes on by the manifest's fallback, whose programs train the same slots. The failure
-  // itself where there is none, the host chose the engine, or it is of another kind.
+  // The host's engine, or the one of this name.
+  Result<std::unique_ptr<Engine>> make_engine(const std::string& name) const;
+  // Makes what runs the manifest's programs on an engine.
+  Status run_on(std::unique_ptr<Engine> engine);
+  // After a failure of the engine: continues with the manifest's fallback, whose programs train the same slots. Gives the
+  // failure itself if there is none, the host chose the engine, or the failure is of another kind.
   Status fall_back(const Failure& failure);
-  // What `body` gives, which runs programs and changes nothing where it fails; by the fallback where the engine fails.
+  // Gives what `body` gives, which runs programs and changes nothing if it fails. If the engine fails, repeats it with the
+  // fallback.
   template <typename Body>
   auto or_fall_back(const Body& body) -> decltype(body()) {
     auto given = body();
@@ -264,7 +268,7 @@ class Session {
     ZO_TRY(fall_back(given.failure()));
     return body();
   }
-  // Adds the engine to a run's changes where it is not the one of its last steps.
+  // Adds the engine to a run's changes unless it is the one of its last steps.
   void note_engine(RunRecord& run) const;
   // The engine of the programs that generate.
   Status load_generating();
@@ -277,14 +281,12 @@ class Session {
   Status replay(uint64_t from, uint64_t to);
   Status write_initial_if_changed();
 
+  OpenOptions options_;
   Manifest manifest_;
   BundleFiles files_;
-  bool verify_programs_ = false;  // the engine loads the bundle's own programs
-  std::function<Result<std::unique_ptr<Engine>>(const std::string& name)> make_engine_;  // not set with a host's engine
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Engine> generating_engine_;  // where it is another one
   std::string own_engine_;                     // the bundle's
-  bool may_fall_back_ = false;
   std::string notice_;
   bool told_notice_ = false;
   std::optional<Slots> slots_;

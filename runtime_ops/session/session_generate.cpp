@@ -85,8 +85,8 @@ Status Session::load_generating() {
     return {};
   }
   const std::string& name = manifest_.generate->engine;
-  if (make_engine_ && !name.empty() && name != manifest_.engine) {
-    ZO_ASSIGN(engine, make_engine_(name));
+  if (!options_.engine && !name.empty() && name != manifest_.engine) {
+    ZO_ASSIGN(engine, make_engine(name));
     generating_engine_ = std::move(engine);
   }
   generating_ =

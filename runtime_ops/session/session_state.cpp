@@ -51,7 +51,7 @@ Status Session::attach(const std::string& folder, const AttachOptions& options) 
 }
 
 Status Session::verify_programs() {
-  if (verify_programs_) {
+  if (!options_.engine) {
     for (const Manifest* manifest : {&std::as_const(manifest_), manifest_.fallback.get()}) {
       for (size_t i = 0; manifest != nullptr && i < manifest->programs.size(); ++i) {
         ZO_TRY(files_.check(manifest->programs[i].file));

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,8 @@ from tests.support.engine_parity import data
 from tests.support.verbs import verb
 from tests.support.vulkan import without_driver
 from zoexport.api import Bundle
-from zoexport.core.errors import ConfigError, ZoExportError
+from zoexport.core import manifest
+from zoexport.core.errors import BundleError, ConfigError, ZoExportError
 from zoexport.session import Session
 from zoexport.session.job import Job, Request
 
@@ -126,6 +128,19 @@ def test_a_job_goes_on_without_a_gpu(
         assert (again.view.phase, again.view.step, again.view.notice) == ("done", 3, "")
         with again.session() as session:
             assert (session.info.engine, session.info.steps) == ("vulkan", 3)
+
+
+def test_operators_that_the_runtime_lacks_are_named_before_the_cpu_trains(
+    compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = shutil.copytree(gpu_bundle(compiler), tmp_path / "bundle")
+    content = json.loads((bundle / manifest.FILE).read_text())
+    content["required_ops"].append("zoexport::of_tomorrow.out")
+    content["bundle_id"] = manifest.bundle_id(content)
+    (bundle / manifest.FILE).write_text(json.dumps(content))
+    monkeypatch.setenv("ZOEXPORT_VULKAN_DEVICE", "nonesuch")
+    with pytest.raises(BundleError, match=r"the operator zoexport::of_tomorrow\.out"):
+        Session.open(bundle)
 
 
 def test_an_engine_without_programs_is_one_message(compiler: Compiler) -> None:

@@ -204,7 +204,7 @@ def _fill(
     other = fallback_plan(planned)
     if other is not None:
         on_cpu = planned.target.lower_fallback(made(other), folder, progress)
-        lowered = with_fallback(lowered, on_cpu)
+        lowered = _with_fallback(lowered, on_cpu)
         _drop_graphs()
     trained = [part for part in (lowered, lowered.fallback) if part is not None]
     read = [(part.graph, outer_weights(part)) for part in trained]
@@ -349,7 +349,7 @@ def outer_weights(lowered: Lowered) -> list[str]:
     return list(dict.fromkeys([*names, *([] if graph.chosen is None else [PLACES])]))
 
 
-def with_fallback(lowered: Lowered, other: Lowered) -> Lowered:
+def _with_fallback(lowered: Lowered, other: Lowered) -> Lowered:
     """Return ``lowered`` with programs for another engine, to which a run can change between two steps.
 
     Raises:

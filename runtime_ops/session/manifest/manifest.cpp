@@ -101,12 +101,9 @@ void read_engine(const JsonNode& node, Manifest& manifest) {
   for (const JsonNode& program : node.member("programs").items()) {
     manifest.programs.push_back(read_program(program));
   }
-  for (const auto& [key, names] :
-       {std::pair("required_ops", &manifest.required_ops), {"backends", &manifest.backends}}) {
-    if (node.has(key)) {
-      for (const JsonNode& name : node.member(key).items()) {
-        names->push_back(name.text());
-      }
+  if (node.has("backends")) {
+    for (const JsonNode& name : node.member("backends").items()) {
+      manifest.backends.push_back(name.text());
     }
   }
   if (node.has("lengths")) {
@@ -179,6 +176,11 @@ size_t Manifest::level_of(const std::string& slot) const {
   return 0;
 }
 
+void Manifest::fall_back() {
+  const std::shared_ptr<const Manifest> other = fallback;
+  *this = *other;
+}
+
 const ProgramSpec* Manifest::program(const std::string& name) const {
   for (const ProgramSpec& program : programs) {
     if (program.name == name) {
@@ -248,6 +250,11 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
   }
   for (const JsonNode& slot : root.member("state").items()) {
     manifest.slots.push_back(read_slot(slot));
+  }
+  if (root.has("required_ops")) {
+    for (const JsonNode& name : root.member("required_ops").items()) {
+      manifest.required_ops.push_back(name.text());
+    }
   }
   if (root.has("tokenizer")) {
     for (const JsonNode& name : root.member("tokenizer").items()) {

@@ -151,9 +151,11 @@ struct Manifest {
   std::vector<StageSpec> stages;
   std::optional<GenerateSpec> generate;
   uint32_t label_rows = 0;  // label entries in one call of a head that takes activations
-  // This bundle with programs for machines that cannot run `engine`; null where it has none.
+  // This bundle with programs for machines that cannot run `engine`; null if it has none.
   std::shared_ptr<const Manifest> fallback;
 
+  // Becomes `fallback`, which has none itself.
+  void fall_back();
   // Whether one stage is first and head at once. Its programs choose label rows themselves, and what it runs forward
   // perturbs its slots, of any number of copies from the same rows, and gives their next values.
   bool whole() const { return stages.size() == 1; }
