@@ -13,7 +13,6 @@ fallback if it has one.
 from __future__ import annotations
 
 import dataclasses
-import math
 import shutil
 import tempfile
 from pathlib import Path
@@ -109,6 +108,10 @@ def _described(phone: Phone) -> str:
 def _compare(
     bundle: Bundle, folder: Path, dataset: Dataset, steps: int, chosen: dict[str, Any]
 ) -> dict[str, Any]:
+    import numpy as np
+
+    from zoexport.compiler.parity import state_error
+
     with bundle.session() as there:
         there.attach(folder / "phone", read_only=True)
         losses = [there.record(step).loss for step in range(steps)]
@@ -133,11 +136,11 @@ def _compare(
             worst = max(worst, _error(here.record(step).loss, losses[step]))
             pairs += zip(here.record(step).gradients, gradients[step], strict=True)
         shutil.rmtree(state)
-    error = math.sqrt(sum((ours - theirs) ** 2 for ours, theirs in pairs))
+    mine, phones = ({"gradients": np.array(side)} for side in zip(*pairs, strict=True))
     return {
         "max_relative_loss_error": worst,
         "max_relative_state_error": None,
-        "relative_gradient_error": error / math.sqrt(sum(ours**2 for ours, _ in pairs)),
+        "relative_gradient_error": state_error(phones, mine),
         "signs": {
             "same": sum((ours > 0) == (theirs > 0) for ours, theirs in pairs),
             "of": len(pairs),
