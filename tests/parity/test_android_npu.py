@@ -81,7 +81,10 @@ def test_what_was_trained_on_the_npu_generates_on_the_cpu(
             with Session.open(bundle) as session:
                 session.attach(tmp_path)
                 session.train(dataset, steps)
-    on_host = compiler.bundle("llama_tied", "mebp", weights="int4", max_length=12)
+    steps = activations != "fp32"
+    on_host = compiler.bundle(
+        "llama_tied", "mebp", weights="int4", max_length=12, scale_steps=steps
+    )
     with (
         Session.open(bundle) as session,
         Session.open(on_host) as host,
@@ -227,8 +230,12 @@ def test_one_copy_a_call(compiler: Compiler) -> None:
 
 @pytest.mark.parametrize(
     ("quantized", "eps", "least"),
-    [({}, 1e-2, 100), ({"weights": "int8", "activations": "int16"}, 1e-2, 100)],
-    ids=["fp16", "w8a16"],
+    [
+        ({}, 1e-2, 100),
+        ({"weights": "int8", "activations": "int16"}, 1e-2, 100),
+        ({"weights": "int4", "activations": "int16"}, 1e-2, 100),
+    ],
+    ids=["fp16", "w8a16", "w4a16"],
 )
 def test_gradients_have_the_signs_of_fp32(
     quantized: dict[str, str], eps: float, least: int, compiler: Compiler
@@ -239,8 +246,9 @@ def test_gradients_have_the_signs_of_fp32(
     assert result["passed"] and result["agreement"] >= 0.99
 
 
-def test_losses_of_quantized_activations(compiler: Compiler) -> None:
-    settings = {"weights": "int8", "activations": "int16"}
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_losses_of_quantized_activations(weights: str, compiler: Compiler) -> None:
+    settings = {"weights": weights, "activations": "int16"}
     compiled = compiler.result("llama", num_queries=4, **SHAPE, **settings)
     assert compiled["delegates"] == 1
     result = Bundle.open(Path(compiled["bundle"])).parity(steps=1, progress=quietly).as_dict()

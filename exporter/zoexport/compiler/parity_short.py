@@ -41,7 +41,6 @@ from zoexport.methods.reference.quantized import (
     quantize_model,
     read_as_bundle,
     rounded,
-    rounds_channels,
     stored_weights,
 )
 from zoexport.models.streaming import streaming
@@ -338,7 +337,6 @@ class _Proof:
             (loaded.lazy or self.config.first_order)
             and self.config.trained in _STREAMED
             and settings.get("compute") != "bf16"
-            and not rounds_channels(settings)
         )
 
     def _taken(self, loaded: LoadedModel) -> float:

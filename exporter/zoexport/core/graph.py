@@ -193,8 +193,9 @@ class TrainingGraph:
         copies: perturbations per call of ``train``.
         rotated: names of the weights that are stored rotated (``core.hadamard``).
         parameters: names of the ``weights`` that are parameters of the model; the others are computed tables.
-        quantized: group size of each quantized weight of a layer; 0 means int8. The values of these weights and of
-            ``parameters`` may be missing until ``ir.frozen`` writes them.
+        quantized: group size, and whether scales are in steps (``core.int4.quantize_int4``), of each quantized weight
+            of a layer; size 0 means int8. The values of these weights and of ``parameters`` may be missing until
+            ``ir.frozen`` writes them.
         rounded: weight that contains the input's quantization format, by name of the linear layer's parameter.
         grid: parameters of the perturbation of trained integers (docs/integers.md); None if none are trained.
         step: perturbations of one step; None if the session computes gradients.
@@ -220,7 +221,7 @@ class TrainingGraph:
     packing: str = "fp32"
     rotated: list[str] = dataclasses.field(default_factory=list)
     parameters: set[str] = dataclasses.field(default_factory=set)
-    quantized: dict[str, int] = dataclasses.field(default_factory=dict)
+    quantized: dict[str, tuple[int, bool]] = dataclasses.field(default_factory=dict)
     rounded: dict[str, str] = dataclasses.field(default_factory=dict)
     grid: dict[str, Any] | None = None
     step: StepPlan | None = None

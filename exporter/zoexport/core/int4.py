@@ -23,6 +23,8 @@ _SERIAL = 1 << 15
 """Weights at a time that PyTorch does not share out: waiting for the other threads takes longer than the work."""
 #: A scale is absmax over one of these: 7.5 halves the error of both ends, larger ones clip outliers.
 _DIVISORS = tuple(6.25 + 0.25 * i for i in range(16))
+STEPS = 16
+"""With ``steps`` a scale is 1 to STEPS times a row's step, and the largest of a row is STEPS times it."""
 
 
 def packing_id(group_size: int) -> str:
@@ -58,7 +60,11 @@ def check_group_size(group_size: int, width: int, *, where: str = "group size") 
 
 
 def quantize_int4(
-    weight: torch.Tensor, group_size: int = GROUP_SIZE, *, where: str = "weight"
+    weight: torch.Tensor,
+    group_size: int = GROUP_SIZE,
+    *,
+    steps: bool = False,
+    where: str = "weight",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Codes and scales of a weight.
 
@@ -68,6 +74,8 @@ def quantize_int4(
     Args:
         weight: (N, K), a floating dtype. It is read in pieces; temporaries stay below 64 MB.
         group_size: a multiple of 32 that divides K.
+        steps: use scales that are 1 to 16 times one step of their row, and codes from -7 on. Integer
+            products of NPUs take such weights alone.
         where: what to name in a message.
 
     Returns:
@@ -99,7 +107,45 @@ def quantize_int4(
     else:
         with ThreadPoolExecutor(torch.get_num_threads()) as threads:
             list(threads.map(quantize, begins))
-    return codes.reshape(rows, width // 2), scales.reshape(rows, width // group_size)
+    codes, scales = codes.reshape(rows, width // 2), scales.reshape(rows, width // group_size)
+    if steps:
+        pieces = max(1, CHUNK // width)
+        for begin in range(0, rows, pieces):
+            part = slice(begin, begin + pieces)
+            codes[part], scales[part] = _in_steps(weight.detach()[part].float(), scales[part])
+    return codes, scales
+
+
+def _in_steps(weight: torch.Tensor, scales: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes and scales of rows (n, K) whose best scales (n, groups) are rounded to steps.
+
+    A step has 4 significant bits, so that each of its multiples is a bfloat16. Of the two nearest steps of
+    a row, and of the two nearest multiples for a group, those with the least squared error are taken.
+    """
+    groups = weight.unflatten(1, (scales.shape[1], -1))
+    wanted = scales.float()
+    largest = wanted.amax(1, keepdim=True)
+    tiny = STEPS * torch.finfo(torch.bfloat16).tiny
+    mantissa, exponent = torch.frexp(largest.clamp(min=tiny))
+
+    def codes_of(scale: torch.Tensor) -> torch.Tensor:
+        return (groups / scale.unsqueeze(2)).round().clamp(-7, 7)
+
+    def error_of(scale: torch.Tensor) -> torch.Tensor:
+        return (codes_of(scale) * scale.unsqueeze(2) - groups).square().sum(2)
+
+    found: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for near in (torch.floor, torch.ceil):
+        step = torch.ldexp(near(mantissa * 16) / 16, exponent) / STEPS
+        times = (wanted / step).floor().clamp(1, STEPS)
+        times[wanted == largest] = STEPS
+        low, high = step * times, step * (times + 1).clamp(max=STEPS)
+        errors = error_of(low), error_of(high)
+        best = torch.where(errors[0] <= errors[1], low, high)
+        found.append((best, torch.minimum(*errors).sum(1, keepdim=True)))
+    (smaller, error), (larger, other) = found
+    best = torch.where(error <= other, smaller, larger)
+    return pack_int4(codes_of(best).flatten(1)), best.to(torch.bfloat16)
 
 
 def dequantize_int4(

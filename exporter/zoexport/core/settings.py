@@ -36,6 +36,10 @@ class TrainingSettings(abc.ABC):
         None, help="the chip, where the target compiles for one (android-npu: SM8650)"
     )
     group_size: int = setting(32, at_least=1, help="int4 weights that share a scale")
+    scale_steps: bool | None = setting(
+        None,
+        help="int4: a row's scales are 1 to 16 times one step, as integer products of an NPU need them",
+    )
     gradient_accumulation_steps: int = setting(
         1, at_least=1, phase="run", help="batches for one update"
     )

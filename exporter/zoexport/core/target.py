@@ -220,6 +220,7 @@ class Target:
             "activations": "fp32",
             "compute": "fp32",
             "activation_cache_mb": 0,
+            "scale_steps": False,
             "granularity": "model" if Feature.WHOLE in self.has else "layer",
         }
         known |= self.preferred

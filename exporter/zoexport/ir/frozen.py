@@ -203,13 +203,13 @@ def _is_made(graph: TrainingGraph, name: str) -> bool:
 def _quantized(
     graph: TrainingGraph, reader: RowReader, name: str, pack: Pack | None
 ) -> Iterator[tuple[str, int, Tensor]]:
-    group = graph.quantized[name]
+    group, steps = graph.quantized[name]
     for begin, end in _ranges(graph.weights[name]):
         rows = reader.read_rows(name, begin, end)
         if name in graph.rotated:
             rows = hadamard.rotate_rows(rows)
         codes, scales = (
-            int4.quantize_int4(rows, group, where=name)
+            int4.quantize_int4(rows, group, steps=steps, where=name)
             if group
             else int4.quantize_int8(rows, where=name)
         )

@@ -172,7 +172,11 @@ def _quantized(config: TrainingSettings, insertion: Insertion) -> list[Pass]:
     quantize = Pass(
         "quantize_stages",
         lambda graph: quantize_stages(
-            graph, weights=config.weights, group_size=config.group_size, int8=insertion.int8
+            graph,
+            weights=config.weights,
+            group_size=config.group_size,
+            steps=bool(config.scale_steps),
+            int8=insertion.int8,
         ),
         "once for a family, so before there is one program for each length",
     )

@@ -157,6 +157,7 @@ def whole_passes(
                     graph,
                     weights=config.weights,
                     group_size=config.group_size,
+                    steps=bool(config.scale_steps),
                 ),
                 "last: the other passes read weights by name and in floating point",
                 reads_values=True,

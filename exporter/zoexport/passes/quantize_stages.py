@@ -36,12 +36,18 @@ from zoexport.passes.quantize_weights import embedding_int8
 
 
 def quantize_stages(
-    graph: LayerGraph, *, weights: str, group_size: int, int8: Collection[str] = ()
+    graph: LayerGraph,
+    *,
+    weights: str,
+    group_size: int,
+    steps: bool = False,
+    int8: Collection[str] = (),
 ) -> LayerGraph:
     """Quantize what the stages bind.
 
     Args:
-        weights: ``int4`` or ``int8``. group_size: weights that share a scale, for int4.
+        weights: ``int4`` or ``int8``.
+        group_size, steps: of ``core.int4.quantize_int4``.
         int8: last parts of the paths of modules whose weights are int8 in any case.
 
     Raises:
@@ -53,11 +59,11 @@ def quantize_stages(
             if not _is_quantizable(graph, program, stages[0].bind.get(local, ""), node):
                 continue
             format_ = "int8" if _module(local) in int8 else weights
-            shapes = _declare(graph, stages[0].bind[local], format_, group_size)
+            shapes = _declare(graph, stages[0].bind[local], format_, group_size, steps)
             _rewrite(program, local, node, format_, shapes)
             for stage in stages:
                 name = stage.bind.pop(local)
-                _declare(graph, name, format_, group_size)
+                _declare(graph, name, format_, group_size, steps)
                 for part in shapes:
                     stage.bind[f"{local}.{part}"] = f"{name}.{part}"
         remove_unused_weights(program)
@@ -82,7 +88,7 @@ def _is_quantizable(graph: LayerGraph, program: Program, name: str, node: Node) 
 
 
 def _declare(
-    graph: LayerGraph, name: str, weights: str, group_size: int
+    graph: LayerGraph, name: str, weights: str, group_size: int, steps: bool
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Codes and scales of a weight among the graph's weights, without values: dtype and shape of each."""
     rows, width = graph.weights[name].shape
@@ -98,7 +104,7 @@ def _declare(
         graph.weights[f"{name}.{part}"] = torch.empty(
             shape, dtype=getattr(torch, dtype), device="meta"
         )
-    graph.quantized[name] = group_size if weights == "int4" else 0
+    graph.quantized[name] = (group_size, steps) if weights == "int4" else (0, False)
     return parts
 
 

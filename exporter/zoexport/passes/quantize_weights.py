@@ -16,6 +16,9 @@ embedding that tokens do not index), and 2-D weights that enter other operators.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch.fx import Node
 
@@ -32,21 +35,31 @@ from zoexport.ir.graphs import (
     zo,
 )
 
+_Quantize = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
-def quantize_weights(graph: TrainingGraph, *, weights: str, group_size: int) -> TrainingGraph:
+
+def quantize_weights(
+    graph: TrainingGraph, *, weights: str, group_size: int, steps: bool = False
+) -> TrainingGraph:
     """Quantize every program's frozen weights.
 
     Args:
-        weights: ``int4`` or ``int8``. group_size: weights that share a scale, for int4.
+        weights: ``int4`` or ``int8``.
+        group_size, steps: of ``core.int4.quantize_int4``.
 
     Raises:
         ConfigError: the group size does not divide a layer's input size.
     """
+    quantize = (
+        partial(int4.quantize_int4, group_size=group_size, steps=steps)
+        if weights == "int4"
+        else int4.quantize_int8
+    )
     used: set[str] = set()
     for program in graph.programs.values():
         for name, node in placeholders(program).items():
             if name in graph.weights and graph.weights[name].dim() == 2:
-                _quantize_reads(graph, program, name, node, weights, group_size)
+                _quantize_reads(graph, program, name, node, quantize)
         remove_unused_weights(program)
         used.update(value.name for value in program.weights())
     graph.weights = {name: tensor for name, tensor in graph.weights.items() if name in used}
@@ -59,8 +72,7 @@ def _quantize_reads(
     program: Program,
     name: str,
     weight: Node,
-    weights: str,
-    group_size: int,
+    quantize: _Quantize,
 ) -> None:
     tokens = placeholders(program).get("tokens")
     linears = [
@@ -71,16 +83,17 @@ def _quantize_reads(
     ]
     if not linears and not embeddings:
         return
-    codes, scales = _quantized(graph, program, name, weights, group_size)
+    codes, scales = _quantized(graph, program, name, quantize)
     nodes = program.module.graph
-    dequantize = zo.dequantize_int4.default if weights == "int4" else zo.dequantize_int8.default
+    four_bits = codes.meta["val"].dtype == torch.uint8
+    dequantize = zo.dequantize_int4.default if four_bits else zo.dequantize_int8.default
     for linear in linears:
         with nodes.inserting_before(linear):
             linear.replace_input_with(weight, call(nodes, dequantize, codes, scales))
     for embedding in embeddings:
         read = operand(embedding, 1)
         with nodes.inserting_before(embedding):
-            if weights == "int4":
+            if four_bits:
                 rows = call(nodes, zo.embedding_int4.default, codes, scales, read)
             else:
                 rows = embedding_int8(nodes, codes, scales, read)
@@ -92,18 +105,12 @@ def _quantized(
     graph: TrainingGraph,
     program: Program,
     name: str,
-    weights: str,
-    group_size: int,
+    quantize: _Quantize,
 ) -> tuple[Node, Node]:
     """Placeholders of a weight's codes and scales, quantizing it at the first call."""
     names = f"{name}.codes", f"{name}.scales"
     if names[0] not in graph.weights:
-        tensor = graph.weights[name].float()
-        pair = (
-            int4.quantize_int4(tensor, group_size)
-            if weights == "int4"
-            else int4.quantize_int8(tensor)
-        )
+        pair = quantize(graph.weights[name].float())
         graph.weights.update(zip(names, pair, strict=True))
     codes, scales = (
         add_input(

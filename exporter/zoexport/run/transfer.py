@@ -114,17 +114,9 @@ def round_weights(model: Any, settings: Mapping[str, Any], rotated: Collection[s
         rotated: names of the parameters that the bundle stores rotated (``core.hadamard``).
     """
     from zoexport.core import hadamard
-    from zoexport.methods.reference.quantized import (
-        round_channels,
-        rounded,
-        rounds_channels,
-        stored_weights,
-    )
+    from zoexport.methods.reference.quantized import rounded, stored_weights
 
     if settings["weights"] == "fp32":
-        return
-    if rounds_channels(settings):
-        round_channels(model, settings)
         return
     for weight, turns in stored_weights(model, rotated).values():
         # A rotation is its own inverse: rounded as stored, then as the layer's inputs see it.

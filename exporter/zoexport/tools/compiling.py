@@ -122,7 +122,7 @@ def _matrices(graph: TrainingGraph, names: Iterable[str]) -> Iterator[tuple[str,
         source, _, part = name.rpartition(".")
         if source in graph.quantized:
             if part == "codes":
-                packed = 2 if graph.quantized[source] else 1
+                packed = 2 if graph.quantized[source][0] else 1
                 yield source, packed * graph.weights[name].numel(), True
         elif name in graph.parameters:
             yield name, graph.weights[name].numel(), False

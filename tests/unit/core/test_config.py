@@ -21,6 +21,7 @@ ZEROTH_ORDER = {
     "compute": "fp32",
     "soc": None,
     "group_size": 32,
+    "scale_steps": False,
     "lora.r": 16,
     "lora.alpha": 16.0,
     "lora.use_rslora": False,

@@ -44,7 +44,7 @@ def test_layers_read_codes_and_scales(weights: str) -> None:
             assert (made.dtype, tuple(made.shape), made.device.type) == (dtype, shape, "meta")
             (value,) = (v for v in layer.inputs if v.name == f"linear.weight.{part}")
             assert (value.dtype, value.shape) == (str(dtype).removeprefix("torch."), shape)
-    group = 32 if weights == "int4" else 0
+    group = (32, False) if weights == "int4" else (0, False)
     assert graph.quantized == dict.fromkeys(
         ("embed.weight", "body.0.linear.weight", "body.1.linear.weight", "head.weight"), group
     )

@@ -37,9 +37,6 @@ def quantize_model(
     """
     if settings["weights"] == "fp32":
         return
-    if rounds_channels(settings):
-        round_channels(model, settings)
-        return
     known = known or {}
     named = model.named_parameters(remove_duplicate=False)
     names = {value.data_ptr(): name for name, value in named if f"{name}.codes" in known}
@@ -64,7 +61,9 @@ def read_as_bundle(model: Any, settings: Mapping[str, Any], rotated: Collection[
     turned = {id(parameter) for name, parameter in named if name in rotated}
     if settings.get("compute") == "bf16":
         _multiply_bf16(model)
-    round_ = _rounded if settings["activations"] == "int8" else _leave
+    # An NPU's own ranges are not the model's: what they do is within the bounds of parity.
+    rounds = settings["activations"] == "int8" and settings.get("compute") != "fp16"
+    round_ = _rounded if rounds else _leave
     for layer in (*_linears(model), table):
         turn = hadamard.rotate_rows if id(layer.weight) in turned else _leave
         if layer is table:
@@ -131,25 +130,6 @@ def _linears(model: Any) -> list[nn.Linear]:
     ]
 
 
-def rounds_channels(settings: Mapping[str, Any]) -> bool:
-    """Whether a target's own quantizer rounds the weights of a bundle with these settings."""
-    return settings.get("compute") == "fp16" and settings["activations"] != "fp32"
-
-
-def round_channels(model: Any, settings: Mapping[str, Any]) -> None:
-    """Linear weights as a target's own quantizer rounds them: symmetrically, each output channel by its largest.
-
-    Such a target rounds activations too, in ranges that it measured: what that does is within the bounds of parity.
-    """
-    largest = 2 ** (int(settings["weights"].removeprefix("int")) - 1) - 1
-    for layer in _linears(model):
-        weight = layer.weight.detach()
-        scale = weight.abs().amax(1, keepdim=True).clamp(min=1e-12) / largest
-        rounded = (weight / scale).round().clamp(-largest, largest) * scale
-        # A new parameter: the token embedding may share the old one, and is not rounded.
-        layer.weight = nn.Parameter(rounded, requires_grad=False)
-
-
 def _reading(
     forward: Callable[[Tensor], Tensor], *changes: Callable[[Tensor], Tensor]
 ) -> Callable[[Tensor], Tensor]:
@@ -174,8 +154,8 @@ def _leave(rows: Tensor) -> Tensor:
 def rounded(weight: Tensor, settings: Mapping[str, Any]) -> Tensor:
     """A weight (outputs, inputs) as a bundle's packing gives it back."""
     if settings["weights"] == "int4":
-        group = settings["group_size"]
-        return int4.dequantize_int4(*int4.quantize_int4(weight.detach(), group), group)
+        group, steps = settings["group_size"], bool(settings.get("scale_steps"))
+        return int4.dequantize_int4(*int4.quantize_int4(weight.detach(), group, steps=steps), group)
     return int4.dequantize_int8(*int4.quantize_int8(weight.detach()))
 
 

@@ -75,7 +75,9 @@ def lower_qnn(
                         progress=progress,
                     )
             progress(f"lowering to the NPU of {soc}", None)
-            edge, reasons = to_edge(exported, soc, fp16=not quantized)
+            edge, reasons = to_edge(
+                exported, soc, fp16=not quantized, groups=quantized and config.weights == "int4"
+            )
             delegates = {name: delegates_of(edge.exported_program(name)) for name in exported}
             fallback = {name: fallback_of(edge.exported_program(name)) for name in exported}
             progress("writing the program file", None)
@@ -135,10 +137,20 @@ def has_fp16(soc: str) -> bool:
 
 
 def to_edge(
-    exported: dict[str, Any], soc: str, *, fp16: bool
+    exported: dict[str, Any], soc: str, *, fp16: bool, groups: bool = False
 ) -> tuple[Any, dict[str, dict[str, str]]]:
-    """The lowered programs, and for each why an operator was not delegated."""
-    from executorch.backends.qualcomm._passes import I64toI32, RecomposeRmsNorm
+    """The lowered programs, and for each why an operator was not delegated.
+
+    Args:
+        exported: by name. soc: the chip.
+        fp16: whether floating-point operators compute in fp16.
+        groups: whether weights are 4 bits wide, with a scale for each group.
+    """
+    from executorch.backends.qualcomm._passes import (
+        ConvertLinearToConv2d,
+        I64toI32,
+        RecomposeRmsNorm,
+    )
     from executorch.backends.qualcomm._passes.qnn_pass_manager import get_qnn_pass_manager_cls
     from executorch.backends.qualcomm.serialization.qc_schema import (
         QcomChipset,
@@ -167,6 +179,8 @@ def to_edge(
         jobs[I64toI32][QCOM_PASS_ACTIVATE_KEY] = False
         # It would recompose those norms too that norms leaves alone.
         jobs[RecomposeRmsNorm][QCOM_PASS_ACTIVATE_KEY] = False
+        # The HTP has no fully connected layer over 4-bit weights in groups; as a convolution it has.
+        jobs[ConvertLinearToConv2d][QCOM_PASS_ACTIVATE_KEY] = groups
         passes = manager.get_to_edge_transform_passes(legal, passes_job=jobs, compiler_specs=spec)
         partitioner = ExplainingPartitioner(spec, decomposed)
         try:

@@ -1,9 +1,9 @@
 """Quantized activations on the NPU: ExecuTorch's QNN quantizer, calibrated on rows of tokens.
 
 Every activation gets one scale and one zero point, from the smallest and largest value that it takes while the program
-runs on calibration rows; weights of linear layers get a scale for each output channel, which int8 weights have already.
-int4 weights, of which 32 share a scale, are rounded once more. What calibration does not show is cut off on the device,
-and two things would be shown wrongly:
+runs on calibration rows. Weights keep their codes: int8 weights have a scale for each output channel, as QNN has,
+and int4 weights one for each group, in steps (``core.int4.quantize_int4``), which is QNN's block-wise expansion.
+What calibration does not show is cut off on the device, and two things would be shown wrongly:
 
 - Adapters start at zero and grow. They are calibrated at values up to ``ADAPTER_RANGE``.
 - A causal mask of -3e38 would take the whole range of a sum. ``MASKED`` does as well: e^-128 is 0 even in float32 next
@@ -27,6 +27,8 @@ _ROWS = 64
 """Rows of tokens that are calibrated on: fewer cut off values that others reach (with 16, some in a thousand)."""
 _PERTURBATION = {"epsilon": 1e-2, "sign": 1.0}
 """By role: copies are perturbed as they are in training."""
+_LARGEST_CODE = 7
+"""Of QNN's 4 bits, whose range is symmetric."""
 _FROM = -1e4
 """Constants below are masks: no weight of a model is."""
 
@@ -66,18 +68,26 @@ def quantize(
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
     quantizer = QnnQuantizer(soc_model=QcomChipset[soc])
-    bits = activations.removeprefix("int"), weights.removeprefix("int")
+    kind = "4w_block" if weights == "int4" else "8w"
     quantizer.set_default_quant_config(
-        QuantDtype[f"use_{bits[0]}a{bits[1]}w"],
+        QuantDtype[f"use_{activations.removeprefix('int')}a{kind}"],
         is_linear_per_channel=True,
         # Not the default, a moving average: it cuts off what only some rows reach.
         act_observer=MinMaxObserver,
     )
     module: Any = exported.module()
+    scales = _group_scales(graph, program, module) if weights == "int4" else {}
+    quantizer.set_block_size_map({name: (1, size) for name, (_, size) in scales.items()})
     # Results of operators on the CPU: a range would cut off log-probabilities that calibration did not meet.
     on_cpu = [node.name for node in module.graph.nodes if node.target is operator.getitem]
     quantizer.add_discard_nodes(on_cpu)
     prepared = prepare_pt2e(module, quantizer)
+    for node in prepared.graph.nodes:
+        if node.name in scales:
+            observer: Any = prepared.get_submodule(node.args[1].target)
+            observer.max_val = _LARGEST_CODE * scales[node.name][0]
+            observer.min_val = -observer.max_val
+            observer.original_dtype, observer.calibrated = torch.float32, True
     inputs = calibration_inputs(graph, program)
     with torch.no_grad():
         for number, arguments in enumerate(inputs):
@@ -85,6 +95,26 @@ def quantize(
             prepared(*arguments)
         converted = convert_pt2e(prepared)
         return torch.export.export(converted, tuple(inputs[0]), strict=False)
+
+
+def _group_scales(
+    graph: TrainingGraph, program: Program, module: Any
+) -> dict[str, tuple[torch.Tensor, int]]:
+    """Of each linear layer over codes of 4 bits: its scales, float32 (N, groups), and the group size."""
+    names = {
+        f"weight_{number}": f"{value.name}.scales"
+        for number, value in enumerate(program.inputs)
+        if value.role == "weight"
+    }
+    found = {}
+    for node in module.graph.nodes:
+        if node.target is not torch.ops.aten.linear.default:
+            continue
+        scales = graph.weights.get(names.get(str(node.args[1].target), ""))
+        if scales is not None:
+            width = node.args[1].meta["val"].shape[1]
+            found[node.name] = scales.float(), width // scales.shape[1]
+    return found
 
 
 def calibration_inputs(graph: TrainingGraph, program: Program) -> list[list[torch.Tensor]]:

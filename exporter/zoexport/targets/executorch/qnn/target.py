@@ -16,6 +16,10 @@ from zoexport.targets import targets
 from zoexport.targets.executorch.generating import GeneratesOnCpu
 
 
+def _multiplies_int4(config: TrainingSettings) -> bool:
+    return config.weights == "int4" and config.activations == "int16"
+
+
 class QnnTarget(GeneratesOnCpu):
     """ExecuTorch with the QNN delegate for the HTP, and zoexport's own kernels on the CPU."""
 
@@ -23,6 +27,12 @@ class QnnTarget(GeneratesOnCpu):
         """Whether QNN's libraries are there."""
         found = qnn.find()
         return [found] if isinstance(found, Problem) else []
+
+    def defaults(self, config: TrainingSettings) -> TrainingSettings:
+        """Return ``config`` with values for what the user left out; int4 weights as the HTP multiplies them."""
+        if _multiplies_int4(config) and config.scale_steps is None:
+            config = with_values(config, {"scale_steps": True})
+        return super().defaults(config)
 
     def supports(self, config: TrainingSettings) -> list[Problem]:
         """Settings that the HTP, or ExecuTorch's QNN backend, has no way to run."""
@@ -42,6 +52,22 @@ class QnnTarget(GeneratesOnCpu):
                     f"settings weights=fp32, activations={settings['activations']}",
                     "the HTP has no product of integers and fp16 weights",
                     "Choose weights=int8 or int4, or leave activations at fp32.",
+                )
+            )
+        if settings["activations"] == "int8" and settings["weights"] == "int4":
+            problems.append(
+                Problem(
+                    "settings weights=int4, activations=int8",
+                    "the HTP multiplies 4-bit weights, of which a group shares a scale, by int16 alone",
+                    "Choose activations=int16 or weights=int8.",
+                )
+            )
+        if _multiplies_int4(config) and not settings["scale_steps"]:
+            problems.append(
+                Problem(
+                    "setting scale_steps=off",
+                    "the HTP multiplies int16 activations by 4-bit weights whose scales are steps of a row's",
+                    "Leave scale_steps out.",
                 )
             )
         if settings["activations"] != "fp32" and config.staged:

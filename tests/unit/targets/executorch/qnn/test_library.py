@@ -146,6 +146,8 @@ def test_settings_that_the_npu_cannot_run() -> None:
         ({"soc": "SM8350"}, "no floating-point"),
         ({"compute": "fp32"}, "fp16"),
         ({"weights": "fp32", "activations": "int16"}, "weights=int8"),
+        ({"weights": "int4", "activations": "int8"}, "int16"),
+        ({"weights": "int4", "activations": "int16", "scale_steps": False}, "scale_steps"),
     ):
         with pytest.raises(ConfigError, match=message):
             plan("prge", "android-npu", settings)
@@ -153,6 +155,8 @@ def test_settings_that_the_npu_cannot_run() -> None:
         plan("prge", "android-cpu", {"soc": "SM8650"})
     chosen = plan(None, "android-npu", {}).config
     assert (chosen.soc, chosen.compute, chosen.activations) == ("SM8650", "fp16", "fp32")
+    assert not chosen.scale_steps
+    assert plan("prge", "android-npu", {"activations": "int16"}).config.scale_steps
 
 
 @needs_qnn
