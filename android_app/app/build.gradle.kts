@@ -39,6 +39,11 @@ android {
         }
     }
 
+    // The NPU opens its libraries by their paths, so they must be files.
+    packaging {
+        jniLibs.useLegacyPackaging = true
+    }
+
     compileOptions {
         sourceCompatibility = JavaVersion.VERSION_17
         targetCompatibility = JavaVersion.VERSION_17

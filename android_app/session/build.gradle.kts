@@ -32,6 +32,9 @@ android {
         }
     }
 
+    // Qualcomm's libraries for the NPU, where build-executorch was given the SDK.
+    sourceSets["main"].jniLibs.srcDir("$executorch/jniLibs")
+
     // Without ExecuTorch the project can still be opened and its Kotlin edited; building it says what is missing.
     if (abis.isNotEmpty()) {
         externalNativeBuild {

@@ -132,15 +132,23 @@ bool has_operator(const std::string& name) {
   });
 }
 
+// The NPU's processor loads its part of QNN from the folders in this variable: on a phone it lies beside this library.
+void name_folder_for_npu() {
+  Dl_info own;
+  if (dladdr(reinterpret_cast<void*>(&name_folder_for_npu), &own) != 0 && own.dli_fname != nullptr) {
+    const std::string path = own.dli_fname;
+    setenv("ADSP_LIBRARY_PATH", path.substr(0, path.find_last_of('/')).c_str(), 0);
+  }
+}
+
 // Whether a backend is registered, or in a library that registers it when it is loaded: ExecuTorch's for QNN is one of
-// its own, as Android and the Python package name it.
+// its own, as the Python package names it.
 bool has_backend(const std::string& name) {
   const auto registered = [&] { return executorch::runtime::get_backend_class(name.c_str()) != nullptr; };
-  if (!registered() && name == "QnnBackend") {
-    for (const char* library : {"libqnn_executorch_backend.so", "libexecutorch_backend_qnn.so"}) {
-      if (dlopen(library, RTLD_NOW | RTLD_LOCAL) != nullptr) {
-        break;
-      }
+  if (name == "QnnBackend") {
+    name_folder_for_npu();
+    if (!registered()) {
+      dlopen("libexecutorch_backend_qnn.so", RTLD_NOW | RTLD_LOCAL);
     }
   }
   return registered();

@@ -117,6 +117,66 @@ def test_only_the_shell_brings_bundles() -> None:
     assert named[name].attrib[f"{ANDROID}permission"] == "android.permission.DUMP"
 
 
+def _built(folder: Path, **environment: str) -> tuple[int, str, list[str]]:
+    """What build-executorch says with a CMake that only notes how it is called, and these notes."""
+    script = folder / "build-executorch"
+    script.write_text((ROOT / "android_app" / "build-executorch").read_text())
+    (folder / "executorch" / "source").mkdir(parents=True, exist_ok=True)
+    (folder / "executorch" / "source" / ".complete").touch()
+    toolchain = folder / "ndk" / "build" / "cmake" / "android.toolchain.cmake"
+    toolchain.parent.mkdir(parents=True, exist_ok=True)
+    toolchain.touch()
+    cmake = folder / "bin" / "cmake"
+    cmake.parent.mkdir(exist_ok=True)
+    cmake.write_text(f'#!/bin/sh\necho "$@" >> {folder}/calls\n')
+    cmake.chmod(0o755)
+    path = f"{cmake.parent}:/usr/bin:/bin"
+    done = subprocess.run(
+        ["bash", script],
+        env={"PATH": path, "ANDROID_NDK_HOME": str(folder / "ndk"), **environment},
+        capture_output=True,
+        text=True,
+    )
+    calls = folder / "calls"
+    return (
+        done.returncode,
+        done.stdout + done.stderr,
+        calls.read_text().splitlines() if calls.exists() else [],
+    )
+
+
+def test_qualcomms_libraries_are_packed_where_there_is_an_sdk(tmp_path: Path) -> None:
+    sdk = tmp_path / "sdk"
+    phone = sdk / "lib" / "aarch64-android"
+    names = ["libQnnHtp.so", "libQnnSystem.so", "libQnnGpu.so"]
+    for version in ("73", "75"):
+        skeletons = sdk / "lib" / f"hexagon-v{version}" / "unsigned"
+        skeletons.mkdir(parents=True)
+        (skeletons / f"libQnnHtpV{version}Skel.so").touch()
+        names.append(f"libQnnHtpV{version}Stub.so")
+    phone.mkdir()
+    for name in names:
+        (phone / name).touch()
+    (tmp_path / "with").mkdir()
+    code, said, calls = _built(tmp_path / "with", QNN_SDK_ROOT=str(sdk), QNN_HTP="75")
+    assert code == 0, said
+    packed = tmp_path / "with" / "executorch" / "jniLibs"
+    assert [folder.name for folder in packed.iterdir()] == ["arm64-v8a"]
+    assert {file.name for file in (packed / "arm64-v8a").iterdir()} == {
+        *("libQnnHtp.so", "libQnnSystem.so", "libQnnHtpV75Stub.so", "libQnnHtpV75Skel.so"),
+    }
+    asked = [call for call in calls if "-DEXECUTORCH_BUILD_QNN=ON" in call]
+    assert len(asked) == 1 and "-DANDROID_ABI=arm64-v8a" in asked[0]
+
+
+def test_without_an_sdk_it_says_what_the_app_will_lack(tmp_path: Path) -> None:
+    code, said, calls = _built(tmp_path)
+    assert code == 0 and "built without the NPU" in said
+    assert not any("QNN" in call for call in calls)
+    code, said, _ = _built(tmp_path, QNN_SDK_ROOT=str(tmp_path / "other"))
+    assert code == 1 and "QNN_SDK_ROOT must be the SDK's folder" in said
+
+
 def test_the_wrapper_is_gradles_own() -> None:
     """By the hash that Gradle publishes for the wrapper of 9.4.1, which starts any version."""
     jar = ROOT / "android_app" / "gradle" / "wrapper" / "gradle-wrapper.jar"
