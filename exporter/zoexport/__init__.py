@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from zoexport.api import Bundle, compile
     from zoexport.core.errors import ZoExportError
     from zoexport.data.sources import DataSource
+    from zoexport.finetuning import Run, finetune
     from zoexport.run.results import Evaluated, Exported, Generated, Imported, Parity, Trained
     from zoexport.session import Sampling, Session
 
@@ -27,17 +28,21 @@ __all__ = [
     "Generated",
     "Imported",
     "Parity",
+    "Run",
     "Sampling",
     "Session",
     "Trained",
     "ZoExportError",
     "__version__",
     "compile",
+    "finetune",
 ]
 
 _PLACES = {
     "Bundle": "zoexport.api",
     "compile": "zoexport.api",
+    "finetune": "zoexport.finetuning",
+    "Run": "zoexport.finetuning",
     "DataSource": "zoexport.data.sources",
     "ZoExportError": "zoexport.core.errors",
     **dict.fromkeys(("Sampling", "Session"), "zoexport.session"),

@@ -87,7 +87,7 @@ def compile(
     method = read_recipe(recipe).chosen(method)
     config = methods.get(method or default_method(target)).config
     chosen = {**(by_key or {}), **keys_of(config, settings)}
-    source = _source(model, tokenizer)
+    source = model_source(model, tokenizer)
     if lora is not None and adapter is not None:
         raise ConfigError(
             "lora",
@@ -218,9 +218,14 @@ class Bundle(session.Bundle):
         return import_adapter(self, Path(path), state=Path(state), kind=format, force=force)
 
 
-def _source(
+def model_source(
     model: StrPath | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
 ) -> str | ModelSource:
+    """Return a model argument as text; save a live model below the cache first.
+
+    Raises:
+        ConfigError: a tokenizer for a model that has its own. ModelError: the live model cannot be saved.
+    """
     if not isinstance(model, (str, os.PathLike)):
         from zoexport.models.live import keep
 

@@ -26,6 +26,7 @@ from zoexport.cli.console import INTERNAL_EXIT_CODE, emit_error
 from zoexport.cli.data import data
 from zoexport.cli.device import device
 from zoexport.cli.federate import federate
+from zoexport.cli.finetune import finetune
 from zoexport.cli.generate import generate
 from zoexport.cli.groups import Verbs
 from zoexport.cli.info import doctor, inspect, methods, recipes, targets
@@ -46,6 +47,7 @@ def cli() -> None:
     """Compile a language model into a bundle that fine-tunes itself on a phone.
 
     \b
+    zoexport finetune smollm2-135m --data mails.jsonl
     zoexport compile smollm2-135m --target android-cpu -o model.bundle
     zoexport train model.bundle --data train.jsonl --state run --steps 150
     zoexport eval model.bundle --data test.jsonl --state run
@@ -55,6 +57,7 @@ def cli() -> None:
 
 
 for verb in (
+    finetune,
     plan,
     sensitivity,
     compile_verb,

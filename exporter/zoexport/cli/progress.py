@@ -175,7 +175,8 @@ def _clock(seconds: float) -> str:
 class Steps:
     """The steps of a training run: step, loss, steps a second, memory, time left."""
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, title: str, *, as_json: bool) -> None:
+        self._title = title
         self._live = sys.stderr.isatty()
         self._silent = as_json and not self._live
         self._bar: Bar | None = None
@@ -189,7 +190,7 @@ class Steps:
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
             self._bar = Progress(
-                TextColumn("[bold]train[/bold]"),
+                TextColumn(f"[bold]{self._title}[/bold]"),
                 MofNCompleteColumn(),
                 BarColumn(bar_width=None),
                 TextColumn("{task.description}"),
@@ -203,12 +204,12 @@ class Steps:
     def phase(self, phase: str, done: float | None) -> None:
         """Report what happens between steps, such as tokenization."""
         if isinstance(phase, Notice) and self._bar is not None:
-            self._bar.console.print(f"train: {phase}", highlight=False)
+            self._bar.console.print(f"{self._title}: {phase}", highlight=False)
         elif self._bar is not None:
             shown = phase if done is None else f"{phase} {done:.0%}"
             self._bar.update(self._task, description=shown)
         elif not self._silent and phase != self._phase:
-            print(f"train: {phase}", file=sys.stderr, flush=True)
+            print(f"{self._title}: {phase}", file=sys.stderr, flush=True)
         self._phase = phase
 
     def __call__(self, step: Step) -> None:
@@ -224,12 +225,14 @@ class Steps:
             step.step == step.total or now - self._last_line >= LINE_INTERVAL
         ):
             self._last_line = now
-            print(f"train: step {step.step}/{step.total}  {text}", file=sys.stderr, flush=True)
+            print(
+                f"{self._title}: step {step.step}/{step.total}  {text}", file=sys.stderr, flush=True
+            )
 
     def evaluated(self, found: StepEvaluation) -> None:
         """Report an evaluation of held-out examples."""
         best = ", the best so far" if found.best else ""
-        text = f"train: step {found.step}  held-out loss {found.loss:.4f}{best}"
+        text = f"{self._title}: step {found.step}  held-out loss {found.loss:.4f}{best}"
         if self._bar is not None:
             self._bar.console.print(text, highlight=False)
         elif not self._silent:

@@ -65,7 +65,7 @@ def train(
     from zoexport.core.config import parse_assignments
 
     settings = parse_assignments(assignments)
-    with output_of_libraries(), Steps(as_json=as_json) as shown:
+    with output_of_libraries(), Steps("train", as_json=as_json) as shown:
         trained = bundle.train(
             data,
             steps=steps,

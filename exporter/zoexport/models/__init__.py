@@ -6,7 +6,7 @@ Nothing here keeps a table of architectures: optimum knows what a model is for, 
 from __future__ import annotations
 
 from zoexport.models.blank import BlankModel, blank
-from zoexport.models.load import LoadedModel, fingerprint, load
+from zoexport.models.load import LoadedModel, fingerprint, folder_of, load
 from zoexport.models.original import load_original
 from zoexport.models.shapes import shape_of
 from zoexport.models.source import REGISTRY, ModelSource, resolve
@@ -22,6 +22,7 @@ __all__ = [
     "adapter_targets",
     "blank",
     "fingerprint",
+    "folder_of",
     "linear_names",
     "load",
     "load_original",

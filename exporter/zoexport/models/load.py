@@ -117,7 +117,7 @@ def load(source: ModelSource, *, lazy: bool = False, verbose: bool = False) -> L
         if source.kind == "gguf":
             assert source.path is not None
             return _load_gguf(source, source.path)
-        return _load_directory(source, _folder(source), lazy)
+        return _load_directory(source, folder_of(source), lazy)
 
 
 def fingerprint(source: ModelSource) -> str:
@@ -130,11 +130,11 @@ def fingerprint(source: ModelSource) -> str:
     if source.kind == "gguf":
         assert source.path is not None
         return _digest([source.path])
-    return _digest(weight_files(_folder(source)))
+    return _digest(weight_files(folder_of(source)))
 
 
-def _folder(source: ModelSource) -> Path:
-    """The Hugging Face directory of a source that is no GGUF file; what is missing is fetched, or written."""
+def folder_of(source: ModelSource) -> Path:
+    """Return a source's Hugging Face directory, or its GGUF file; fetch or write it if it is missing."""
     if source.path is not None:
         return source.path
     if source.kind == "registry":

@@ -1,0 +1,418 @@
+"""Fine-tune a model on a person's own data in one call: ``zoexport finetune`` and :func:`zoexport.finetune`.
+
+    run = zoexport.finetune("smollm2-135m", "mails.jsonl", output="mails")
+    print(run.generate("Write to Zack about the box.").text)
+
+It compiles the model into the cache, holds out a tenth of the examples, trains, and exports the adapter. The output
+folder contains:
+
+    bundle/       the compiled model
+    data/         train.jsonl and valid.jsonl
+    run/          the training state; the same call resumes it
+    adapter/      the trained adapter in PEFT's format
+    finetune.json what the folder was made from
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zoexport.api import Bundle, StrPath, model_source
+from zoexport.compiler.cached import cached_bundle
+from zoexport.core.errors import ConfigError, StateError
+from zoexport.core.files import atomic_folder, sha256, write_json
+from zoexport.core.progress import Notice, Progress, silent
+from zoexport.core.trust import ANYONE
+from zoexport.core.version import __version__
+from zoexport.data.sources import Data, DataSource, as_file
+from zoexport.run.generate import Generator, Prompt, asked, generator, prompt_of
+from zoexport.run.results import Evaluated, Exported, Generated, Trained
+from zoexport.session.data import prompts_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from zoexport.session import StepEvaluation
+    from zoexport.session import StepProgress as Step
+
+RECORD = "finetune.json"
+TARGET = "android-cpu"
+_HELD_OUT = 10
+"""One of this many examples is held out."""
+_EPOCHS = 3
+_LEAST_STEPS, _MOST_STEPS = 60, 1000
+"""Limits of the default number of steps: few examples need more passes, and many a time that a person waits for."""
+_MOST_TOKENS = 1024
+"""Longest ``max_length`` that is chosen by the data."""
+_UNIT = 64
+_SHOWN = 3
+_FIRST_WORDS = 6
+"""Words of a plain text that serve as its prompt."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Completions of a held-out prompt.
+
+    Attributes:
+        prompt: the text, or the last message of the conversation.
+        expected: the completion in the data.
+        before, after: completions without and with the trained adapter.
+    """
+
+    prompt: str
+    expected: str
+    before: str
+    after: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A fine-tuned model.
+
+    Attributes:
+        output: the folder with everything.
+        bundle: the compiled model.
+        trained: the training run; ``trained.evaluations`` has the validation losses.
+        comparisons: completions of held-out prompts before and after training; empty if the bundle cannot generate.
+        resumed: whether the folder had a run already.
+    """
+
+    output: Path
+    bundle: Bundle
+    trained: Trained
+    comparisons: tuple[Comparison, ...]
+    resumed: bool
+
+    @property
+    def state(self) -> Path:
+        """The folder of the training state."""
+        return self.output / "run"
+
+    @property
+    def adapter(self) -> Path:
+        """The folder of the adapter in PEFT's format, or of what the method trains instead."""
+        return self.output / "adapter"
+
+    def generate(self, prompt: Prompt | str, **options: Any) -> Generated:
+        """Generate a completion with the trained adapter.
+
+        Args:
+            prompt: a text, which becomes a message if the model has a chat template and learned conversations; or
+                a conversation.
+            options: of :meth:`zoexport.Bundle.generate`.
+
+        Raises:
+            ZoExportError: the bundle cannot generate.
+        """
+        if isinstance(prompt, str):
+            prompt = asked(self.bundle, prompt, state=self.state)
+        return self.bundle.generate(prompt, state=self.state, **options)
+
+    def evaluate(self, data: Data, **options: Any) -> Evaluated:
+        """Evaluate the trained adapter on other examples; ``options`` as :meth:`zoexport.Bundle.evaluate` has them."""
+        return self.bundle.evaluate(data, state=self.state, **options)
+
+    def export(self, path: StrPath, format: str | None = None, **options: Any) -> Exported:
+        """Export the trained adapter; ``format`` and ``options`` as :meth:`zoexport.Bundle.export_adapter` has them."""
+        return self.bundle.export_adapter(path, state=self.state, format=format, **options)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The keys of ``finetune --json``."""
+        return {
+            "output": str(self.output),
+            "bundle": str(self.bundle.path),
+            "adapter": str(self.adapter),
+            "resumed": self.resumed,
+            "comparisons": [dataclasses.asdict(one) for one in self.comparisons],
+            **self.trained.as_dict(),
+        }
+
+
+def finetune(
+    model: StrPath | PreTrainedModel,
+    data: Data,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    output: StrPath | None = None,
+    eval_data: Data | None = None,
+    target: str = TARGET,
+    method: str | None = None,
+    steps: int | None = None,
+    epochs: float | None = None,
+    learning_rate: float | None = None,
+    batch_size: int | None = None,
+    lora_r: int | None = None,
+    max_length: int | None = None,
+    max_new_tokens: int = 64,
+    overwrite: bool = False,
+    phase: Progress = silent,
+    progress: Callable[[Step], None] = silent,
+    evaluated: Callable[[StepEvaluation], None] | None = None,
+    by_key: Mapping[str, Any] | None = None,
+) -> Run:
+    """Fine-tune a model on examples and export the adapter.
+
+    The same call resumes a run that was stopped.
+
+    Args:
+        model, tokenizer: of :func:`zoexport.compile`.
+        data: examples (docs/cli.md, "Data").
+        output: the folder to write, ``./<model>-finetuned`` if None.
+        eval_data: validation examples; if None, a tenth of ``data`` is held out. The weights of the evaluation with
+            the lowest loss are kept.
+        target, method: of :func:`zoexport.compile`.
+        steps: training steps; if None, from ``epochs``.
+        epochs: passes over the training examples; if None, 3, but at least 60 and at most 1000 steps.
+        learning_rate, batch_size, lora_r: the method's defaults if None.
+        max_length: tokens of an example; longer ones are cut. If None, the method's default, or what the longest
+            example needs, at most 1024.
+        max_new_tokens: length of the completions in ``Run.comparisons``.
+        overwrite: start over if ``output`` contains a run.
+        phase: called with what happens before the first step and after the last.
+        progress: called after each step.
+        evaluated: called after each evaluation.
+        by_key: more settings, under the keys of ``--set``.
+
+    Raises:
+        ZoExportError: something cannot be used, or the run was stopped; a run that was stopped is saved.
+    """
+    if steps is not None and epochs is not None:
+        raise ConfigError(
+            "steps and epochs", found="both", expected="one of them", fix="Leave one out."
+        )
+    given = {
+        "learning_rate": learning_rate,
+        "batch_size": batch_size,
+        "lora.r": lora_r,
+        "max_length": max_length,
+    }
+    settings = {
+        **{key: value for key, value in given.items() if value is not None},
+        **(by_key or {}),
+    }
+    # Not compiled in, so that another rate needs no other bundle.
+    rate = {key: settings.pop(key) for key in ("learning_rate",) if key in settings}
+    phase("reading the examples", None)
+    argument = _argument(model, tokenizer)
+    folder = Path(output) if output is not None else Path(f"{Path(argument).stem}-finetuned")
+    _start(folder, overwrite)
+    with _split(data, eval_data) as files:
+        made_from = {
+            "zoexport": __version__,
+            "model": argument,
+            "target": target,
+            "method": method,
+            "settings": {key: str(value) for key, value in sorted({**settings, **rate}.items())},
+            **{name: sha256(file) for name, file in files.items()},
+        }
+        resumed = _same(folder, made_from)
+        if not resumed:
+            compiled = _fitting(argument, target, method, settings, files, phase)
+            _write(folder, compiled, files, made_from)
+    bundle = Bundle.open(folder / "bundle", trust=ANYONE)
+    train_data, valid = folder / "data" / "train.jsonl", folder / "data" / "valid.jsonl"
+    trained = bundle.train(
+        train_data,
+        state=folder / "run",
+        steps=steps or _steps(bundle, train_data, epochs),
+        eval_data=valid if valid.exists() else None,
+        phase=phase,
+        progress=progress,
+        evaluated=evaluated,
+        by_key=rate,
+    )
+    comparisons: tuple[Comparison, ...] = ()
+    if valid.exists() and "programs" in bundle.manifest.get("generate", {}):
+        phase("generating completions", None)
+        comparisons = _compared(bundle, folder / "run", valid, max_new_tokens)
+    phase("exporting the adapter", None)
+    bundle.export_adapter(folder / "adapter", state=folder / "run", force=True)
+    return Run(folder, bundle, trained, comparisons, resumed)
+
+
+def _start(folder: Path, overwrite: bool) -> None:
+    """Refuse a folder that is not ours, and remove a run that is to start over."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not (folder / RECORD).is_file():
+        raise ConfigError(
+            f"output {folder}",
+            found="something that 'finetune' did not write",
+            expected="a new folder, or the folder of an earlier run",
+            fix="Choose another --output.",
+        )
+    if overwrite:
+        shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def _split(data: Data, eval_data: Data | None) -> Iterator[dict[str, Path]]:
+    """Training and validation examples as files of JSON Lines, by the names ``train`` and ``valid``."""
+    with contextlib.ExitStack() as stack:
+        examples = stack.enter_context(as_file(data))
+        if eval_data is not None:
+            yield {"train": examples, "valid": stack.enter_context(as_file(eval_data))}
+            return
+        lines = [line for line in examples.read_bytes().splitlines(keepends=True) if line.strip()]
+        count = len(lines) // _HELD_OUT or int(len(lines) > 1)
+        held_out = set(random.Random(0).sample(range(len(lines)), count))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zoexport-")))
+        parts = {"train": folder / "train.jsonl", "valid": folder / "valid.jsonl"}
+        for name, path in parts.items():
+            chosen = (
+                line for at, line in enumerate(lines) if (at in held_out) == (name == "valid")
+            )
+            path.write_bytes(b"".join(line.rstrip(b"\r\n") + b"\n" for line in chosen))
+        yield {name: path for name, path in parts.items() if path.stat().st_size > 0}
+
+
+def _same(folder: Path, made_from: Mapping[str, Any]) -> bool:
+    """Whether ``folder`` contains a run that was made from the same model, settings and data.
+
+    Raises:
+        ConfigError: the run was made from something else.
+    """
+    try:
+        found = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return False
+    except ValueError as error:
+        raise StateError(
+            str(folder / RECORD),
+            found=f"no JSON ({error})",
+            expected="what 'finetune' wrote",
+            fix="Pass --overwrite to start over.",
+        ) from error
+    changed = [key for key in made_from if found.get(key) != made_from[key]]
+    if changed:
+        names = {"train": "training examples", "valid": "validation examples"}
+        raise ConfigError(
+            f"output {folder}",
+            found="a run with other " + ", ".join(names.get(key, key) for key in changed),
+            expected="the same to resume it",
+            fix="Pass --overwrite to start over, or choose another --output.",
+        )
+    return True
+
+
+def _argument(model: StrPath | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> str:
+    """What finds the model again from any working folder."""
+    source = model_source(model, tokenizer)
+    if not isinstance(source, str):
+        return source.argument
+    path = Path(source).expanduser()
+    return str(path.resolve()) if path.exists() else source
+
+
+def _fitting(
+    model: str,
+    target: str,
+    method: str | None,
+    settings: dict[str, Any],
+    files: Mapping[str, Path],
+    phase: Progress,
+) -> Path:
+    """The cached bundle whose ``max_length`` fits the examples."""
+    from zoexport.data.check import check
+
+    folder = cached_bundle(model, method=method, target=target, settings=settings, progress=phase)
+    bundle = Bundle.open(folder, trust=ANYONE)
+    if "max_length" in settings:
+        return folder
+    phase("measuring the examples", None)
+    longest = max(
+        (check(bundle, DataSource(file))["tokens"] or {"longest": 0})["longest"]
+        for file in files.values()
+    )
+    length = min(-(-longest // _UNIT) * _UNIT, _MOST_TOKENS)
+    if length <= bundle.settings["max_length"]:
+        return folder
+    phase(Notice(f"max_length {length}: the longest example has {longest} tokens"), None)
+    return cached_bundle(
+        model,
+        method=method,
+        target=target,
+        settings={**settings, "max_length": length},
+        progress=phase,
+    )
+
+
+def _write(
+    folder: Path, bundle: Path, files: Mapping[str, Path], made_from: Mapping[str, Any]
+) -> None:
+    """Write the bundle, the data and the record of a new run."""
+    with atomic_folder(folder / "bundle", replace=True) as into:
+        shutil.copytree(bundle, into, copy_function=_link, dirs_exist_ok=True)
+    with atomic_folder(folder / "data", replace=True) as into:
+        for name, file in files.items():
+            shutil.copyfile(file, into / f"{name}.jsonl")
+    write_json(folder / RECORD, made_from)
+
+
+def _link(source: str, target: str) -> None:
+    """A second name of a file, which a bundle's are never changed under; a copy on another file system."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _steps(bundle: Bundle, data: Path, epochs: float | None) -> int:
+    """The number of steps of a run over the examples of ``data``."""
+    with data.open("rb") as file:
+        examples = sum(1 for _ in file)
+    each = bundle.settings["batch_size"] * bundle.settings.get("gradient_accumulation_steps", 1)
+    steps = math.ceil((epochs or _EPOCHS) * examples / each)
+    return steps if epochs is not None else min(max(steps, _LEAST_STEPS), _MOST_STEPS)
+
+
+def _compared(
+    bundle: Bundle, state: Path, valid: Path, max_new_tokens: int
+) -> tuple[Comparison, ...]:
+    """Complete the first prompts of the validation examples without and with what was trained."""
+    prompts = list(_prompts(bundle, state, valid))
+
+    def completions(opened: Generator) -> list[str]:
+        return [
+            opened.generate(prompt, max_new_tokens=max_new_tokens).text.strip()
+            for prompt, _, _ in prompts
+        ]
+
+    with generator(bundle) as opened:
+        before = completions(opened)
+    with generator(bundle, state=state) as opened:
+        after = completions(opened)
+    return tuple(
+        Comparison(text, expected, *texts)
+        for (_, text, expected), *texts in zip(prompts, before, after, strict=True)
+    )
+
+
+def _prompts(bundle: Bundle, state: Path, valid: Path) -> Iterator[tuple[Prompt, str, str]]:
+    """The first prompts of a file: as the model reads it, as a person does, and the completion in the data."""
+    with valid.open(encoding="utf-8") as file:
+        texts = [json.loads(line) for line, _ in zip(file, range(_SHOWN), strict=False)]
+    if "text" in texts[0]:
+        for one in texts:
+            words = one["text"].split()
+            start = " ".join(words[:_FIRST_WORDS])
+            yield Prompt(start), start, " ".join(words[_FIRST_WORDS:])
+        return
+    for line in prompts_of(valid)[:_SHOWN]:
+        prompt = prompt_of(line)
+        expected = next(iter(line["answers"]), "")
+        if prompt.messages:
+            yield prompt, str(prompt.messages[-1].get("content", "")), expected
+        else:
+            yield asked(bundle, prompt.text, state=state), prompt.text, expected
