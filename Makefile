@@ -67,8 +67,10 @@ programs: setup build/.programs
 site: setup ## Build the site into build/site; every link and name in it must lead somewhere
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
-demo: setup ## Compile SmolLM2-135M, train it on this machine, bring the adapter back
-	$(BIN)/python -m zoexport.cli.demo demo
+demo: setup ## Fine-tune SmolLM2-135M on 60 mails, on this machine, and draw what changed
+	$(BIN)/zoexport finetune smollm2-135m --data examples/own_messages/mails.jsonl -o demo
+	$(BIN)/python examples/own_messages/picture.py demo/loss.png
+	@echo "The picture is demo/loss.png."
 
 bench: programs ## Measure SmolLM2-135M here and renew docs/performance.md (an hour, idle cores)
 	$(BIN)/zoexport bench smollm2-135m --grid full -o build/research/performance/full --force

@@ -14,9 +14,9 @@ from zoexport.core.version import __version__
 
 if TYPE_CHECKING:
     from zoexport.api import Bundle, compile
+    from zoexport.api.finetuning import Run, finetune
     from zoexport.core.errors import ZoExportError
     from zoexport.data.sources import DataSource
-    from zoexport.finetuning import Run, finetune
     from zoexport.run.results import Evaluated, Exported, Generated, Imported, Parity, Trained
     from zoexport.session import Sampling, Session
 
@@ -41,8 +41,8 @@ __all__ = [
 _PLACES = {
     "Bundle": "zoexport.api",
     "compile": "zoexport.api",
-    "finetune": "zoexport.finetuning",
-    "Run": "zoexport.finetuning",
+    "finetune": "zoexport.api.finetuning",
+    "Run": "zoexport.api.finetuning",
     "DataSource": "zoexport.data.sources",
     "ZoExportError": "zoexport.core.errors",
     **dict.fromkeys(("Sampling", "Session"), "zoexport.session"),

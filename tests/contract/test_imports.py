@@ -39,8 +39,7 @@ MAY_IMPORT: dict[str, set[str] | None] = {
     "run": {"core", "session", "models", "data", "adapters", "trained", "methods", "federated"},
     "tools": None,
     "api": None,
-    "finetuning": None,
-    "": {"core", "session", "data", "run", "api", "finetuning"},  # what the package exports
+    "": {"core", "session", "data", "run", "api"},  # what the package exports
     "cli": None,
     "__main__": {"cli"},
 }

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from zoexport.core.errors import ZoExportError
+from zoexport.core.errors import Cancelled, ZoExportError
 
 INTERNAL_EXIT_CODE = 70
 
@@ -32,7 +32,8 @@ def emit_error(error: ZoExportError, *, as_json: bool, exit_code: int | None = N
     if as_json:
         content = {**error.as_dict(), "message": message, "exit_code": code}
         print(json.dumps({"error": content}), flush=True)
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    prefix = "" if isinstance(error, Cancelled) else "error: "
+    print(f"{prefix}{message}", file=sys.stderr, flush=True)
     return code
 
 

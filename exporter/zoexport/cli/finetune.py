@@ -12,8 +12,8 @@ from zoexport.cli.console import emit, output_of_libraries, table
 from zoexport.cli.progress import Steps
 
 if TYPE_CHECKING:
+    from zoexport.api.finetuning import Run
     from zoexport.data.sources import DataSource
-    from zoexport.finetuning import Run
 
 _WIDTH = 100
 """Characters of a completion that are printed."""
@@ -84,8 +84,8 @@ def finetune(
     zoexport finetune ./Qwen2-0.5B --data reviews.csv --columns prompt=question,completion=answer
     zoexport finetune smollm2-135m --data train.jsonl --target android-npu --steps 100
     """
+    from zoexport.api.finetuning import finetune as run
     from zoexport.core.config import parse_assignments
-    from zoexport.finetuning import finetune as run
 
     settings = parse_assignments(assignments)
     with output_of_libraries(), Steps("finetune", as_json=as_json) as shown:

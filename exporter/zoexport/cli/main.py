@@ -230,10 +230,10 @@ def _as_our_error(error: BaseException) -> tuple[ZoExportError, int]:
         return problem, problem.exit_code
     if isinstance(error, KeyboardInterrupt):
         problem = Cancelled(
-            "this run",
+            "your request",
             found="a request to stop",
             expected="to run to the end",
-            fix="Run the same command again; training goes on from its state.",
+            fix="Run the same command again; a training run continues from its saved progress.",
         )
         return problem, problem.exit_code
     if isinstance(error, OSError):

@@ -43,7 +43,7 @@ _WHOLE = (
 COMPILE = (_SPLIT, _WHOLE)
 
 #: Seconds between plain lines, so that a log of a long run stays readable.
-LINE_INTERVAL = 1.0
+LINE_INTERVAL = 60.0
 
 
 class TimeLeft:
@@ -180,7 +180,7 @@ class Steps:
         self._live = sys.stderr.isatty()
         self._silent = as_json and not self._live
         self._bar: Bar | None = None
-        self._phase = ""
+        self._phases: set[str] = set()
         self._first: tuple[int, float] | None = None
         self._last_line = 0.0
 
@@ -208,9 +208,9 @@ class Steps:
         elif self._bar is not None:
             shown = phase if done is None else f"{phase} {done:.0%}"
             self._bar.update(self._task, description=shown)
-        elif not self._silent and phase != self._phase:
+        elif not self._silent and phase not in self._phases:
+            self._phases.add(phase)
             print(f"{self._title}: {phase}", file=sys.stderr, flush=True)
-        self._phase = phase
 
     def __call__(self, step: Step) -> None:
         """Report a step that has just ended."""

@@ -93,9 +93,13 @@ class DivergedError(ZoExportError):
 
 
 class Cancelled(ZoExportError):
-    """The user stopped a run; what was reached is saved."""
+    """The user stopped a run; its progress is saved."""
 
     exit_code = 130
+
+    def __str__(self) -> str:
+        """Return one sentence that says where it stopped, and one that says how to continue."""
+        return f"Stopped at {self.where}. {self.fix}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ from typing import Any
 from zoexport.core.errors import ConfigError
 from zoexport.core.files import atomic_file
 
-_LONGEST_ANSWER = 64
-"""Characters of a line beside a curve."""
+_ANSWER_WIDTH, _ANSWER_LINES = 68, 2
+"""Characters per line beside a curve, and lines per text."""
 
 
 def smoothed(losses: Sequence[float], span: int) -> list[float]:
@@ -95,22 +96,21 @@ def _write_answers(axes: Any, answers: Sequence[tuple[str, str, str]]) -> None:
             (f"before: {before}", "dimgray", "normal"),
             (f"after: {after}", "tab:blue", "normal"),
         )
-        for place, (line, color, weight) in enumerate(lines):
-            axes.text(
-                0.0,
-                top - 0.075 * place,
-                # A dollar sign begins a formula otherwise.
-                shortened(line, _LONGEST_ANSWER).replace("$", r"\$"),
-                color=color,
-                weight=weight,
-                va="top",
-                transform=axes.transAxes,
-            )
-
-
-def shortened(text: str, most: int) -> str:
-    """A text of at most ``most`` characters."""
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+        for text, color, weight in lines:
+            wrapped = textwrap.wrap(text, _ANSWER_WIDTH, max_lines=_ANSWER_LINES, placeholder="...")
+            for line in wrapped:
+                axes.text(
+                    0.0,
+                    top,
+                    # A dollar sign begins a formula otherwise.
+                    line.replace("$", r"\$"),
+                    color=color,
+                    weight=weight,
+                    va="top",
+                    transform=axes.transAxes,
+                )
+                top -= 0.052
+            top -= 0.008
 
 
 def check_can_draw(path: Path) -> None:

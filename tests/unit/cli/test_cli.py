@@ -22,6 +22,7 @@ from zoexport.tools import doctor
 
 HEAVY = ("torch", "executorch", "transformers", "coremltools", "mlx", "flwr")
 VERBS = [
+    ["finetune"],
     ["plan"],
     ["sensitivity"],
     ["compile"],
@@ -69,14 +70,15 @@ def failure(capfd: pytest.CaptureFixture[str], arguments: list[str], code: int) 
     out, err = capfd.readouterr()
     lines = err.splitlines()
     assert len(lines) == 1, err
-    assert lines[0].startswith("error: ")
+    prefix = "" if code == 130 else "error: "
+    assert lines[0].startswith(prefix)
     if "--json" in arguments:
         (line,) = out.splitlines()
         content = json.loads(line)
         assert list(content) == ["error"]
         assert set(content["error"]) >= {"where", "found", "expected", "fix", "message"}
         assert content["error"]["exit_code"] == code
-        assert lines[0] == f"error: {content['error']['message']}"
+        assert lines[0] == prefix + content["error"]["message"]
     else:
         assert out == ""
     return lines[0]
@@ -298,7 +300,7 @@ def test_an_error_has_its_class_s_exit_code(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("zoexport.session.Bundle.open", interrupted)
-    assert "stop" in failure(capfd, ["inspect", "b", "--json"], 130)
+    assert "Stopped" in failure(capfd, ["inspect", "b", "--json"], 130)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -318,7 +320,7 @@ def test_a_signal_ends_the_command_with_130(number: signal.Signals) -> None:
     process.send_signal(number)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert err.startswith("error: this run: found a request to stop")
+    assert err.startswith("Stopped at your request. Run the same command again")
 
 
 def test_a_closed_pipe_is_no_traceback() -> None:

@@ -117,14 +117,14 @@ def test_steps_show_loss_rate_memory_and_time_left(
 ) -> None:
     now = [100.0]
     monkeypatch.setattr("zoexport.cli.progress.time.monotonic", lambda: now[0])
-    with Steps(as_json=False) as steps:
+    with Steps("train", as_json=False) as steps:
         for step in range(31, 101):
-            now[0] += 0.25
+            now[0] += 2.5
             steps(_step(step, 100))
     lines = capfd.readouterr().err.splitlines()
     assert lines[0] == "train: step 31/100  loss 0.5000  4.00 steps/s  157 MB  0:00:17 left"
-    assert lines[-1] == "train: step 100/100  loss 0.5000  4.00 steps/s  157 MB  0:00:00 left"
-    assert len(lines) == 1 + 17 + 1, "one a second, and the last"
+    assert lines[-1] == "train: step 100/100  loss 0.5000  0.41 steps/s  157 MB  0:00:00 left"
+    assert len(lines) == 1 + 2 + 1, "one a minute, and the last"
 
 
 def test_a_terminal_gets_a_live_bar() -> None:
@@ -133,7 +133,7 @@ def test_a_terminal_gets_a_live_bar() -> None:
     probe = (
         "from tests.unit.cli.test_output import _step\n"
         "from zoexport.cli.progress import Steps\n"
-        "with Steps(as_json=True) as steps:\n"
+        "with Steps('train', as_json=True) as steps:\n"
         "    for step in (1, 2): steps(_step(step, 2))\n"
     )
     environment = {**os.environ, "COLUMNS": "100", "TERM": "xterm-256color"}

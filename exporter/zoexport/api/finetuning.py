@@ -23,13 +23,13 @@ import os
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoexport.api import Bundle, StrPath, model_source
 from zoexport.compiler.cached import cached_bundle
-from zoexport.core.errors import ConfigError, StateError
+from zoexport.core.errors import ConfigError, DataError, StateError
 from zoexport.core.files import atomic_folder, sha256, write_json
 from zoexport.core.progress import Notice, Progress, silent
 from zoexport.core.trust import ANYONE
@@ -207,7 +207,7 @@ def finetune(
     argument = _argument(model, tokenizer)
     folder = Path(output) if output is not None else Path(f"{Path(argument).stem}-finetuned")
     _start(folder, overwrite)
-    with _split(data, eval_data) as files:
+    with _split(data, eval_data) as (files, sources):
         made_from = {
             "zoexport": __version__,
             "model": argument,
@@ -218,7 +218,7 @@ def finetune(
         }
         resumed = _same(folder, made_from)
         if not resumed:
-            compiled = _fitting(argument, target, method, settings, files, phase)
+            compiled = _fitting(argument, target, method, settings, sources, phase)
             _write(folder, compiled, files, made_from)
     bundle = Bundle.open(folder / "bundle", trust=ANYONE)
     train_data, valid = folder / "data" / "train.jsonl", folder / "data" / "valid.jsonl"
@@ -257,12 +257,16 @@ def _start(folder: Path, overwrite: bool) -> None:
 
 
 @contextlib.contextmanager
-def _split(data: Data, eval_data: Data | None) -> Iterator[dict[str, Path]]:
-    """Training and validation examples as files of JSON Lines, by the names ``train`` and ``valid``."""
+def _split(data: Data, eval_data: Data | None) -> Iterator[tuple[dict[str, Path], list[Path]]]:
+    """Write training and validation examples as JSON Lines; also yield the files that they are from.
+
+    An error that names a line of the latter becomes one that names the user's row.
+    """
     with contextlib.ExitStack() as stack:
         examples = stack.enter_context(as_file(data))
         if eval_data is not None:
-            yield {"train": examples, "valid": stack.enter_context(as_file(eval_data))}
+            valid = stack.enter_context(as_file(eval_data))
+            yield {"train": examples, "valid": valid}, [examples, valid]
             return
         lines = [line for line in examples.read_bytes().splitlines(keepends=True) if line.strip()]
         count = len(lines) // _HELD_OUT or int(len(lines) > 1)
@@ -274,7 +278,7 @@ def _split(data: Data, eval_data: Data | None) -> Iterator[dict[str, Path]]:
                 line for at, line in enumerate(lines) if (at in held_out) == (name == "valid")
             )
             path.write_bytes(b"".join(line.rstrip(b"\r\n") + b"\n" for line in chosen))
-        yield {name: path for name, path in parts.items() if path.stat().st_size > 0}
+        yield {name: path for name, path in parts.items() if path.stat().st_size > 0}, [examples]
 
 
 def _same(folder: Path, made_from: Mapping[str, Any]) -> bool:
@@ -320,23 +324,28 @@ def _fitting(
     target: str,
     method: str | None,
     settings: dict[str, Any],
-    files: Mapping[str, Path],
+    sources: Iterable[Path],
     phase: Progress,
 ) -> Path:
-    """The cached bundle whose ``max_length`` fits the examples."""
+    """The cached bundle whose ``max_length`` fits the examples of ``sources``.
+
+    Raises:
+        DataError: an example cannot be used.
+    """
     from zoexport.data.check import check
 
     folder = cached_bundle(model, method=method, target=target, settings=settings, progress=phase)
     bundle = Bundle.open(folder, trust=ANYONE)
-    if "max_length" in settings:
-        return folder
-    phase("measuring the examples", None)
-    longest = max(
-        (check(bundle, DataSource(file))["tokens"] or {"longest": 0})["longest"]
-        for file in files.values()
-    )
-    length = min(-(-longest // _UNIT) * _UNIT, _MOST_TOKENS)
-    if length <= bundle.settings["max_length"]:
+    phase("checking the examples", None)
+    longest = 0
+    for source in sources:
+        found = check(bundle, DataSource(source), loss=bundle.settings["loss"], limit=1)
+        for problem in found["problems"]:
+            raise DataError(**problem)
+        longest = max(longest, found["tokens"]["longest"])
+    context = bundle.manifest["generate"].get("context", _MOST_TOKENS) + 1
+    length = min(-(-longest // _UNIT) * _UNIT, _MOST_TOKENS, context)
+    if "max_length" in settings or length <= bundle.settings["max_length"]:
         return folder
     phase(Notice(f"max_length {length}: the longest example has {longest} tokens"), None)
     return cached_bundle(
