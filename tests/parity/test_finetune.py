@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 import zoexport
 from tests.support.compiled import Compiler
+from tests.support.hosts import ROOT
+from tests.support.qnn import needs_qnn
 from zoexport.api import finetuning
 from zoexport.cli.main import run
 from zoexport.core.errors import ConfigError, ZoExportError
@@ -68,6 +71,31 @@ def test_finetune_trains_compares_and_exports(model: str, tmp_path: Path) -> Non
     assert again.tensors > 0
     exported = done.export(tmp_path / "adapter.gguf", format="gguf")
     assert exported.adapter.is_file()
+
+
+def test_the_picture_of_the_front_page(model: str, tmp_path: Path) -> None:
+    example = runpy.run_path(str(ROOT / "examples" / "own_messages" / "picture.py"))
+    with example["MAILS"].open() as file:
+        mails = [json.loads(line) for line in file]
+    assert len(mails) == 60
+    done = tuned(model, tmp_path / "out", mails[:10], steps=3)
+    example["draw"](done, tmp_path / "loss.png")
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+@needs_qnn
+def test_finetune_on_the_npu(model: str, tmp_path: Path) -> None:
+    done = tuned(
+        model,
+        tmp_path / "out",
+        target="android-npu",
+        steps=6,
+        max_length=24,
+        by_key={"labels": "16", "lora.r": 4},
+    )
+    assert done.trained.steps == 6 and done.trained.engine == "qnn"
+    assert len(done.comparisons) == 3
 
 
 def test_finetune_resumes_without_compiling(

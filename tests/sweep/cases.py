@@ -238,6 +238,9 @@ def _compilation(draw: st.DrawFn, target: str, method: str) -> dict[str, Any]:
         found["weights"] = draw(st.sampled_from(["fp32", "int4", "int8"]))
     if found["weights"] == "int4":
         found["group_size"] = draw(st.sampled_from([None, None, 64]))
+    if target == "android-npu" and found["weights"] != "fp32":
+        whole = found.get("granularity") != "layer" and method in ("prge", "mezo", "fzoo")
+        found |= draw(st.sampled_from([{}, {"activations": "int16"}])) if whole else {}
     if target in ("host", "android-cpu"):
         found |= draw(_integer_activations(method, found))
         found |= draw(_rounded_products(method, found))
