@@ -15,7 +15,7 @@ from tests.support.hosts import ROOT
 from tests.support.qnn import needs_qnn
 from zoexport.api import finetuning
 from zoexport.cli.main import run
-from zoexport.core.errors import ConfigError, ZoExportError
+from zoexport.core.errors import Cancelled, ConfigError, DataError, StateError, ZoExportError
 
 pytestmark = pytest.mark.parity
 
@@ -112,6 +112,7 @@ def test_finetune_resumes_without_compiling(
     resumed = tuned(model, tmp_path / "out")
     assert resumed.resumed and resumed.trained.losses == whole.trained.losses
     assert tuned(model, tmp_path / "out", steps=10).trained.steps == 10
+    assert tuned(model, tmp_path / "out", steps=None, epochs=0.5).trained.total_steps == 14
 
 
 def test_finetune_refuses_to_mix_runs(model: str, tmp_path: Path) -> None:
@@ -178,3 +179,32 @@ def test_the_command_prints_what_changed_and_what_to_do_next(
     assert run([*line, "--json"]) == 0
     found = json.loads(capfd.readouterr().out)
     assert found["steps"] == 9 and found["resumed"] and len(found["comparisons"]) == 1
+
+
+def test_train_stops_by_the_callback_and_starts_over(model: str, tmp_path: Path) -> None:
+    bundle = tuned(model, tmp_path / "out", steps=1).bundle
+    state, data = tmp_path / "run", examples(6)
+
+    def twice(step: Any) -> bool:
+        return step.step == 2
+
+    stopped = bundle.train(data, state=state, epochs=1, progress=twice)
+    assert (stopped.steps, stopped.total_steps) == (2, 6)
+    whole = bundle.train(data, state=state, epochs=1)
+    assert whole.steps == 6 and whole.losses[:2] == stopped.losses
+    with pytest.raises(StateError):
+        bundle.train(examples(5), state=state, epochs=1)
+    with pytest.raises(DataError):
+        bundle.train([{"prompt": "a"}], state=state, epochs=1, overwrite=True)
+    assert bundle.train(data, state=state, epochs=1).step_seconds_median is None
+    again = bundle.train(data, state=state, epochs=1, overwrite=True)
+    assert again.step_seconds_median is not None and again.losses == whole.losses
+    for wrong in ({}, {"steps": 1, "epochs": 1.0}):
+        with pytest.raises(ConfigError, match="steps and epochs"):
+            bundle.train(data, state=state, **wrong)
+
+
+def test_a_stopped_run_is_a_keyboard_interrupt() -> None:
+    stopped = Cancelled("step 30 of 100", found="a request", expected="more", fix="Run again.")
+    assert isinstance(stopped, KeyboardInterrupt)
+    assert str(stopped) == "Stopped at step 30 of 100. Run again."

@@ -225,7 +225,8 @@ def finetune(
     trained = bundle.train(
         train_data,
         state=folder / "run",
-        steps=steps or _steps(bundle, train_data, epochs),
+        steps=steps or (None if epochs else _steps(bundle, train_data)),
+        epochs=epochs,
         eval_data=valid if valid.exists() else None,
         phase=phase,
         progress=progress,
@@ -377,13 +378,12 @@ def _link(source: str, target: str) -> None:
         shutil.copyfile(source, target)
 
 
-def _steps(bundle: Bundle, data: Path, epochs: float | None) -> int:
-    """The number of steps of a run over the examples of ``data``."""
+def _steps(bundle: Bundle, data: Path) -> int:
+    """Return the default number of steps over the examples of ``data``."""
     with data.open("rb") as file:
         examples = sum(1 for _ in file)
     each = bundle.settings["batch_size"] * bundle.settings.get("gradient_accumulation_steps", 1)
-    steps = math.ceil((epochs or _EPOCHS) * examples / each)
-    return steps if epochs is not None else min(max(steps, _LEAST_STEPS), _MOST_STEPS)
+    return min(max(math.ceil(_EPOCHS * examples / each), _LEAST_STEPS), _MOST_STEPS)
 
 
 def _compared(

@@ -22,6 +22,7 @@ from zoexport.cli.progress import COMPILE, Phases
     help="The bundle's folder. Default: ./<model>-<method>-<target>.",
 )
 @options.recipe
+@options.typed("max_length", "batch_size", "lora.r", "lora.alpha", "weights")
 @options.settings
 @options.force
 @click.option(
@@ -70,7 +71,7 @@ def compile_verb(
     zoexport compile smollm2-135m --target android-cpu
     zoexport compile HuggingFaceTB/SmolLM2-135M-Instruct --target android-cpu
     zoexport compile ./Qwen2-0.5B --target android-cpu --method prge \\
-        --set weights=int4 --set lora.r=8 -o qwen.bundle
+        --max-length 128 --lora-r 8 -o qwen.bundle
     """
     from zoexport import api
     from zoexport.core.config import parse_assignments

@@ -10,6 +10,7 @@ import click
 
 from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, size, table
+from zoexport.core.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from zoexport.core.trust import Trust
@@ -243,17 +244,40 @@ def doctor(fix: bool, as_json: bool) -> int:
     return 0 if result["ok"] else 1
 
 
+def _named(found: list[dict[str, Any]], kind: str, name: str | None) -> list[dict[str, Any]]:
+    """The entry called ``name``, or all of them if it is None."""
+    if name is None:
+        return found
+    known = [one["name"] for one in found]
+    if name not in known:
+        raise ConfigError(
+            f"{kind} {name!r}",
+            found="no such name",
+            expected="one of " + ", ".join(known),
+            fix=f"Choose one of them.{nearest(name, known)}",
+        )
+    return [one for one in found if one["name"] == name]
+
+
 @click.command()
+@click.argument("name", required=False)
 @options.common
-def methods(as_json: bool) -> None:
-    """List the training methods with their settings."""
+def methods(name: str | None, as_json: bool) -> None:
+    """List the training methods, or the settings of the method NAME.
+
+    \b
+    zoexport methods
+    zoexport methods mebp
+    """
     from zoexport.tools.describe import list_methods
 
     with output_of_libraries():
-        found = list_methods()
+        found = _named(list_methods(), "method", name)
     lines = []
     for method in found:
         lines.append(f"{method['name']}: {method['summary']}")
+        if name is None:
+            continue
         lines += table(
             [
                 (
@@ -268,14 +292,22 @@ def methods(as_json: bool) -> None:
 
 
 @click.command()
+@click.argument("name", required=False)
 @options.common
-def recipes(as_json: bool) -> None:
-    """List the recipes that --recipe takes by name."""
+def recipes(name: str | None, as_json: bool) -> None:
+    """List the recipes that --recipe takes by name, or the settings of the recipe NAME.
+
+    \b
+    zoexport recipes
+    zoexport recipes smollm2-135m-mebp
+    """
     from zoexport.tools.describe import list_recipes
 
     with output_of_libraries():
-        found = list_recipes()
+        found = _named(list_recipes(), "recipe", name)
     rows = [(one["name"], one["summary"]) for one in found]
+    if name is not None:
+        rows += [("method", found[0]["method"]), *found[0]["settings"].items()]
     emit({"recipes": found}, table(rows, indent=""), as_json=as_json)
 
 

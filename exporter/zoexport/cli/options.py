@@ -136,6 +136,55 @@ def settings(function: F) -> F:
     )(function)
 
 
+def typed(*keys: str) -> Callable[[F], F]:
+    """Options for common settings, such as ``--lora-r``, in place of ``--set lora.r=...``; ``settings`` comes after it.
+
+    Args:
+        keys: of the settings, in the order of the help.
+    """
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def with_settings(*arguments: Any, **given: Any) -> Any:
+            chosen = {key: given.pop(_python(key)) for key in keys}
+            assignments = tuple(
+                f"{key}={value}" for key, value in chosen.items() if value is not None
+            )
+            given["assignments"] = (*given["assignments"], *assignments)
+            return function(*arguments, **given)
+
+        decorated: Any = with_settings
+        for key in reversed(keys):
+            kind, text = _TYPED[key]
+            option = "--" + _python(key).replace("_", "-")
+            decorated = click.option(option, _python(key), type=kind, help=text)(decorated)
+        return decorated
+
+    return decorate
+
+
+def _python(key: str) -> str:
+    return key.replace(".", "_")
+
+
+_POSITIVE = click.IntRange(min=1)
+_TYPED: dict[str, tuple[Any, str]] = {
+    "learning_rate": (float, "Learning rate. Default: by method."),
+    "lr_scheduler_type": (
+        click.Choice(["constant", "linear", "cosine"]),
+        "How the learning rate changes over the steps.",
+    ),
+    "warmup_steps": (click.IntRange(min=0), "Steps over which the learning rate rises."),
+    "gradient_accumulation_steps": (_POSITIVE, "Batches per update."),
+    "seed": (click.IntRange(0, (1 << 64) - 1), "Seed of the run."),
+    "batch_size": (_POSITIVE, "Examples per step. Default: by method."),
+    "max_length": (click.IntRange(min=2), "Tokens of an example; longer ones are cut."),
+    "lora.r": (_POSITIVE, "Rank of the adapters."),
+    "lora.alpha": (float, "Scaling of the adapters: alpha / r."),
+    "weights": (click.Choice(["int4", "int8", "fp32"]), "Format of the frozen weights."),
+}
+
+
 def data(
     *others: str, required: bool = True, text: str = 'Examples (docs/cli.md, "Data").'
 ) -> Callable[[F], F]:

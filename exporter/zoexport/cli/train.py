@@ -21,14 +21,27 @@ if TYPE_CHECKING:
 @click.option(
     "--state",
     type=options.PATH,
-    required=True,
-    help="The folder of the training state; a run that has one goes on from it.",
+    default="run",
+    show_default=True,
+    help="Folder of the training state. The same command resumes from it.",
 )
+@click.option("--overwrite", is_flag=True, help="Start over if the folder has a state.")
 @click.option(
     "--steps",
     type=click.IntRange(min=1),
-    required=True,
     help="Steps in total: a state that has 30 of 100 gets 70 more.",
+)
+@click.option(
+    "--epochs",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Passes over the examples, instead of --steps.",
+)
+@options.typed(
+    "learning_rate",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "gradient_accumulation_steps",
+    "seed",
 )
 @options.validation
 @click.option(
@@ -44,7 +57,6 @@ if TYPE_CHECKING:
 def train(
     bundle: Bundle,
     data: DataSource,
-    steps: int,
     assignments: tuple[str, ...],
     as_json: bool,
     **given: Any,
@@ -60,7 +72,8 @@ def train(
     zoexport train model.bundle --data train.jsonl --state run --steps 300 --eval-data test.jsonl --patience 3
     zoexport train model.bundle --data train.csv --columns prompt=question,completion=answer --state run --steps 150
     zoexport train model.bundle --data hf:stanfordnlp/sst2:train --template sst2 --state run --steps 150
-    zoexport train model.bundle --data train.jsonl --state run --steps 300 --set learning_rate=2e-3 --change-settings
+    zoexport train model.bundle --data train.jsonl --state run --epochs 3 --learning-rate 5e-4
+    zoexport train model.bundle --data train.jsonl --state run --steps 300 --learning-rate 2e-3 --change-settings
     """
     from zoexport.core.config import parse_assignments
 
@@ -68,7 +81,6 @@ def train(
     with output_of_libraries(), Steps("train", as_json=as_json) as shown:
         trained = bundle.train(
             data,
-            steps=steps,
             by_key=settings,
             progress=shown,
             phase=shown.phase,
@@ -87,10 +99,9 @@ def train(
                 f"{best['loss']:.4f} at step {best['step']}, the best; {end['loss']:.4f} at step {end['step']}",
             )
         )
-    if result["steps"] < steps:
-        rows.append(
-            ("ended", f"{steps - result['steps']} steps early: no lower loss since the best")
-        )
+    if result["steps"] < result["total_steps"]:
+        early = result["total_steps"] - result["steps"]
+        rows.append(("ended", f"{early} steps early: no lower loss since the best"))
     if result["step_seconds_median"] is None:
         rows.append(("time", "the state had them already"))
     else:

@@ -92,7 +92,7 @@ class DivergedError(ZoExportError):
     exit_code = 3
 
 
-class Cancelled(ZoExportError):
+class Cancelled(ZoExportError, KeyboardInterrupt):
     """The user stopped a run; its progress is saved."""
 
     exit_code = 130
@@ -103,8 +103,13 @@ class Cancelled(ZoExportError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``", did you mean 'x'?"`` for the known name closest to ``name``, or an empty string."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
+    """Return ``" Did you mean 'x'?"`` for the known name closest to ``name``, or an empty string.
+
+    The first name that begins with ``name`` is closest: ``android`` means ``android-cpu``.
+    """
+    names = list(known)
+    begun = [one for one in names if name and one.startswith(name)]
+    close = begun or difflib.get_close_matches(name, names, n=1, cutoff=0.4)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 

@@ -23,7 +23,8 @@ class Trained(_Result):
     """A training run.
 
     Attributes:
-        steps: that the state has. losses: of each of them. engine: of the last step.
+        steps: that the state has. total_steps: that were asked for; more than ``steps`` if patience ended the run.
+        losses: of each step. engine: of the last step.
         step_seconds_median, peak_rss_mb, peak_anonymous_mb: of this call; None where it took no step, or the system
             does not say.
         state: the state's folder.
@@ -33,6 +34,7 @@ class Trained(_Result):
     """
 
     steps: int
+    total_steps: int
     engine: str
     losses: list[float]
     step_seconds_median: float | None

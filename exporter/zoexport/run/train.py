@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
+import shutil
 import signal
 import statistics
 import threading
@@ -16,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
-from zoexport.core.errors import ConfigError, StateError
+from zoexport.core.errors import Cancelled, ConfigError, StateError
 from zoexport.core.progress import Notice, Progress, silent
 from zoexport.core.settings import READING
 from zoexport.data.sources import Data, as_file
@@ -81,12 +83,14 @@ def train(
     data: Data,
     *,
     state: str | os.PathLike[str],
-    steps: int,
-    progress: Callable[[Step], None] = silent,
+    steps: int | None = None,
+    epochs: float | None = None,
+    progress: Callable[[Step], object] = silent,
     phase: Progress = silent,
     by_key: Mapping[str, Any] | None = None,
     recover: bool = False,
     change_settings: bool = False,
+    overwrite: bool = False,
     eval_data: Data | None = None,
     eval_every: int | None = None,
     patience: int | None = None,
@@ -100,12 +104,14 @@ def train(
     Args:
         data: examples (docs/cli.md).
         state: a folder; a run that has one goes on from it.
-        steps: in total, those that the state has included.
-        progress: called after every step.
+        steps: in total, including those that the state has.
+        epochs: passes over the examples, instead of ``steps``.
+        progress: called after every step; True stops the run and saves it.
         phase: called with what happens before the first one.
         by_key: more settings, under the keys of ``--set``.
         recover: go on from the last good record of a damaged log.
         change_settings: go on with other settings or data than the run's; else they are refused.
+        overwrite: start over if the folder has a state.
         eval_data: held-out examples, on which it evaluates before the first step, every ``eval_every`` steps (a tenth
             of all) and after the last. ``patience`` evaluations in a row without a lower loss end the run. Who reads
             the state then gets the values of the best evaluation, with ``keep="last"`` those of the last step. A run
@@ -118,9 +124,17 @@ def train(
     Raises:
         ZoExportError: something cannot be used, the run diverged, or it was stopped.
     """
+    if (steps is None) == (epochs is None):
+        raise ConfigError(
+            "steps and epochs",
+            found="neither" if steps is None else "both",
+            expected="one of them",
+            fix="Say how long to train: with steps or with epochs.",
+        )
     folder = Path(state)
     chosen = _chosen(bundle, by_key, settings)
-    reads = reading({**settings_of_run(folder, bundle), **chosen})
+    over = {} if overwrite else settings_of_run(folder, bundle)
+    reads = reading({**bundle.settings, **over, **chosen})
     watched = reports(tuple(report_to), folder)
     run = _Run(progress, watched, phase)
     with (
@@ -131,7 +145,9 @@ def train(
         bundle.examples(file, **reads, progress=phase) as (dataset, counts),
         _validation(bundle, validating, reads, phase, evaluated, watched) as validation,
     ):
-        # Only now: data that cannot be used must not leave a state behind.
+        # Only now: data that cannot be used must neither leave a state behind nor remove one.
+        if overwrite and (folder / "state.json").is_file():
+            shutil.rmtree(folder)
         session.attach(
             folder,
             seed=chosen.pop("seed", None),
@@ -139,9 +155,13 @@ def train(
             change_settings=change_settings,
         )
         session.configure(**chosen)
+        if steps is None:
+            known = session.settings
+            each = known["batch_size"] * known.get("gradient_accumulation_steps", 1)
+            steps = max(math.ceil((epochs or 0) * len(dataset) / each), 1)
         watched.begin(session, bundle.settings)
         phase("training", None)
-        with run.stopping_on_sigterm():
+        with run.stopping():
             session.train(
                 dataset,
                 steps,
@@ -155,6 +175,7 @@ def train(
         evaluations = session.evaluations
     return Trained(
         steps=len(losses),
+        total_steps=steps,
         engine=info.engine,
         losses=losses,
         step_seconds_median=run.median_seconds(),
@@ -287,12 +308,14 @@ def _chosen(
 class _Run:
     """Follows a run for its figures, and asks the session to stop when a signal came."""
 
-    def __init__(self, progress: Callable[[Step], None], watched: Reports, phase: Progress) -> None:
+    def __init__(
+        self, progress: Callable[[Step], object], watched: Reports, phase: Progress
+    ) -> None:
         self._progress = progress
         self._phase = phase
         self._watched = watched
         self._seconds: list[float] = []
-        self._stop = False
+        self._stop = self._ended = False
         self.peak_anonymous = 0
 
     def __call__(self, now: Step) -> bool:
@@ -302,16 +325,25 @@ class _Run:
         self._watched.step(now)
         if now.notice:
             self._phase(Notice(now.notice), None)
-        self._progress(now)
-        return self._stop
+        self._ended = self._progress(now) is True
+        return self._stop or self._ended
 
     def median_seconds(self) -> float | None:
         """The median time of this call's steps; None where it took none."""
         return round(statistics.median(self._seconds), 6) if self._seconds else None
 
     @contextlib.contextmanager
-    def stopping_on_sigterm(self) -> Iterator[None]:
-        """While inside, SIGTERM ends the run after the current step, as the session lets SIGINT do."""
+    def stopping(self) -> Iterator[None]:
+        """End the run after the current step on SIGTERM, like on SIGINT; a stop by the callback is no error."""
+        try:
+            with self._stopping_on_sigterm():
+                yield
+        except Cancelled:
+            if self._stop or not self._ended:
+                raise
+
+    @contextlib.contextmanager
+    def _stopping_on_sigterm(self) -> Iterator[None]:
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -180,7 +180,9 @@ def test_the_process_that_trains_loads_no_torch() -> None:
         (["train", "b"], 2, ["missing option", "--data", "zoexport train --help"]),
         (["train", "b", "--data", "d", "--state", "s", "--steps", "0"], 2, ["--steps", "x>=1"]),
         (["compile", "m", "--tagret", "host"], 2, ["--tagret", "--target"]),
-        (["methods", "extra"], 2, ["extra"]),
+        (["methods", "prg"], 2, ["method 'prg'", "Did you mean 'prge'?"]),
+        (["recipes", "any-meb"], 2, ["Did you mean 'any-mebp'?"]),
+        (["compile", "m", "--target", "android"], 2, ["Did you mean 'android-cpu'?"]),
         (["compile", "m", "--target", "hots"], 2, ["target 'hots'", "Did you mean 'host'?"]),
         (
             ["compile", "m", "--target", "host", "--method", "prg"],
@@ -358,7 +360,13 @@ def test_methods_lists_settings_with_their_defaults(capfd: pytest.CaptureFixture
     assert settings["learning_rate"]["runtime"]
     assert not settings["num_queries"]["runtime"]
     assert run(["methods"]) == 0
+    assert "lora.r" not in capfd.readouterr().out
+    assert run(["methods", "prge"]) == 0
     assert "lora.r" in capfd.readouterr().out
+    (one,) = result(capfd, ["methods", "prge"])["methods"]
+    assert one == found["prge"]
+    assert run(["recipes", "smollm2-135m-mebp"]) == 0
+    assert "learning_rate" in capfd.readouterr().out
 
 
 def test_targets_lists_what_can_be_compiled_for(capfd: pytest.CaptureFixture[str]) -> None:
