@@ -80,7 +80,7 @@ def jvm(java: Path, glue: Path, kotlin: Path) -> Callable[..., list[object]]:
     libraries = [lib / "kotlin-test.jar", lib / "kotlinx-coroutines-core-jvm.jar", JSON]
     path = ":".join(map(str, libraries))
     options = ["-Werror", "-jvm-target", "17", "-cp", path, "-d", jar]
-    sources = [SESSION / "kotlin", TRAINING, HERE]
+    sources = [SESSION / "kotlin", TRAINING, HERE, ROOT / "examples" / "kotlin"]
     run(kotlin / "bin" / "kotlinc", *options, *sources, environment=QUICK)
     path = f"{jar}:{path}:{lib / 'kotlin-stdlib.jar'}"
     # -Xcheck:jni warns of an unchecked exception or a leaked reference and goes on; of a handler of signals beside its
@@ -155,6 +155,18 @@ def _check_adapter(bundle: Path, model: Path, folder: Path) -> None:
     gguf = folder.with_suffix(".gguf")
     Bundle.open(bundle).export_adapter(gguf, state=state, format="gguf", outtype="f16")
     assert (model / "shared" / "adapter.gguf").read_bytes() == gguf.read_bytes()
+
+
+def test_kotlin_example(
+    jvm: Callable[..., list[object]], compiler: Compiler, tmp_path: Path
+) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"prompt": "say ", "completion": "one"}\n{"text": "two three"}\n')
+    bundle = compiler.bundle("llama", "mebp", generate=True, max_length=24, batch_size=2)
+    state, adapter = tmp_path / "state", tmp_path / "adapter"
+    out = run_checked(jvm("Train", bundle, data, state, 5, "say", adapter))
+    assert out.count(": loss ") == 5
+    assert (adapter / "adapter_model.safetensors").is_file()
 
 
 @pytest.mark.parametrize("method", ["prge", "mebp"])

@@ -11,9 +11,10 @@ let package = Package(
     targets: [
         .target(name: "Cases", dependencies: [session], path: "Cases"),
         .executableTarget(name: "Trainer", dependencies: [session, "Cases"], path: "Trainer"),
+        .executableTarget(name: "Train", dependencies: [session], path: "Train"),
         .executableTarget(name: "LifeKilled", dependencies: [session, training], path: "LifeKilled"),
         .testTarget(
-            name: "SmokeTests", dependencies: [session, coreML, training, "Cases", "Trainer", "LifeKilled"],
+            name: "SmokeTests", dependencies: [session, coreML, training, "Cases", "Train", "Trainer", "LifeKilled"],
             path: "SmokeTests"
         ),
     ]

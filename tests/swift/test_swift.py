@@ -90,7 +90,16 @@ def test_swift(
     # The folder of a package, as what it needs lies beside it.
     life = life_cases.make_case(tmp_path / "life-case")
     texts = text_cases.make_case(tmp_path / "texts", trajectories)
-    folders = [ROOT, libraries[0], packages[0].parent, *cases.values(), trajectories, tmp_path]
+    bundle = Compiler().bundle("llama", "mebp", generate=True, max_length=24, batch_size=2)
+    folders = [
+        ROOT,
+        libraries[0],
+        packages[0].parent,
+        *cases.values(),
+        trajectories,
+        tmp_path,
+        bundle,
+    ]
     (tmp_path / "generations").mkdir()
     environment = {
         "HOME": FOLDER,  # Swift's own caches
@@ -109,14 +118,12 @@ def test_swift(
     link = [f"-L{libraries[0]}"]
     for folder in libraries:
         link += ["-rpath", str(folder), "-rpath-link", str(folder)]
-    output = run(
-        *swift(*folders),
-        "test",
+    options = [
         *("--package-path", HERE, "--scratch-path", FOLDER / "build"),
         *("-Xswiftc", "-warnings-as-errors"),
         *(part for option in link for part in ("-Xlinker", option)),
-        environment=environment,
-    )
+    ]
+    output = run(*swift(*folders), "test", *options, environment=environment)
     sys.stdout.write(output)
     assert re.search(r"Executed [1-9]\d* tests, with 0 failures", output)
     for name, folder in cases.items():
@@ -126,6 +133,11 @@ def test_swift(
     life_cases.check(life, tmp_path / "life")
     for name in TRAINED:
         check_same(tmp_path / "cli" / name)
+    (tmp_path / "data.jsonl").write_text('{"prompt": "say ", "completion": "one"}\n')
+    example = tmp_path / "data.jsonl", tmp_path / "example", 5, "say", tmp_path / "example-adapter"
+    line = ("run", *options, "Train", bundle, *example)
+    assert run(*swift(*folders), *line, environment=environment).count(": loss ") == 5
+    assert (tmp_path / "example-adapter" / "adapter_model.safetensors").is_file()
 
 
 def test_what_needs_apples_frameworks_is_swift(
