@@ -262,7 +262,7 @@ Status Session::stopped(uint64_t total_steps) {
   }
   return Failure{ZO_CANCELLED, "step " + std::to_string(records_.size()) + " of " + std::to_string(total_steps),
                  "a request to stop", "the run to go on",
-                 state_ ? "Progress is saved; run the same command to continue." : "Attach a state folder to resume a run."};
+                 state_ ? "Train again with the same state to continue." : "Attach a state folder to resume a run."};
 }
 
 Status Session::train(const Dataset& dataset, const TrainOptions& options) {

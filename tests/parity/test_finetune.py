@@ -15,7 +15,14 @@ from tests.support.hosts import ROOT
 from tests.support.qnn import needs_qnn
 from zoexport.api import finetuning
 from zoexport.cli.main import run
-from zoexport.core.errors import Cancelled, ConfigError, DataError, StateError, ZoExportError
+from zoexport.core.errors import (
+    STOPPED,
+    Cancelled,
+    ConfigError,
+    DataError,
+    StateError,
+    ZoExportError,
+)
 
 pytestmark = pytest.mark.parity
 
@@ -205,6 +212,6 @@ def test_train_stops_by_the_callback_and_starts_over(model: str, tmp_path: Path)
 
 
 def test_a_stopped_run_is_a_keyboard_interrupt() -> None:
-    stopped = Cancelled("step 30 of 100", found="a request", expected="more", fix="Run again.")
+    stopped = Cancelled("step 30 of 100", found=STOPPED, expected="more", fix="Run again.")
     assert isinstance(stopped, KeyboardInterrupt)
     assert str(stopped) == "Stopped at step 30 of 100. Run again."

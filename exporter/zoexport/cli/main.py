@@ -37,7 +37,7 @@ from zoexport.cli.report import report
 from zoexport.cli.sensitivity import sensitivity
 from zoexport.cli.sign import sign
 from zoexport.cli.train import evaluate, train
-from zoexport.core.errors import Cancelled, ConfigError, ZoExportError, first_line
+from zoexport.core.errors import STOPPED, Cancelled, ConfigError, ZoExportError, first_line
 from zoexport.core.version import __version__
 
 
@@ -211,6 +211,9 @@ def _quiet_libraries(debug: bool) -> None:
 
 def _as_our_error(error: BaseException) -> tuple[ZoExportError, int]:
     """Any failure as a message with its exit code."""
+    if isinstance(error, Cancelled) and error.where.startswith("step "):
+        fix = "Progress is saved; run the same command to continue."
+        error = Cancelled(error.where, found=error.found, expected=error.expected, fix=fix)
     if isinstance(error, ZoExportError):
         return error, error.exit_code
     if isinstance(error, NoArgsIsHelpError):
@@ -231,7 +234,7 @@ def _as_our_error(error: BaseException) -> tuple[ZoExportError, int]:
     if isinstance(error, KeyboardInterrupt):
         problem = Cancelled(
             "your request",
-            found="a request to stop",
+            found=STOPPED,
             expected="to run to the end",
             fix="Run the same command again; a training run continues from its saved progress.",
         )

@@ -92,14 +92,20 @@ class DivergedError(ZoExportError):
     exit_code = 3
 
 
+STOPPED = "a request to stop"
+"""``found`` of a run that its user stopped."""
+
+
 class Cancelled(ZoExportError, KeyboardInterrupt):
     """The user stopped a run; its progress is saved."""
 
     exit_code = 130
 
     def __str__(self) -> str:
-        """Return one sentence that says where it stopped, and one that says how to continue."""
-        return f"Stopped at {self.where}. {self.fix}"
+        """Return where the user stopped it and how to continue; of another reason, such as memory, all parts."""
+        return (
+            f"Stopped at {self.where}. {self.fix}" if self.found == STOPPED else super().__str__()
+        )
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -475,7 +475,7 @@ def test_a_pause_ends_the_reading_of_examples(app: App) -> None:
 def test_a_start_that_reads_examples_can_be_ended(app: App) -> None:
     long = app.folder / "app" / "long.jsonl"
     long.write_text(app.data.read_text() * 20000)
-    ended: list[BaseException] = []
+    ended: list[Cancelled] = []
 
     def start(job: Job) -> None:
         try:
@@ -492,7 +492,7 @@ def test_a_start_that_reads_examples_can_be_ended(app: App) -> None:
                 time.sleep(0.001)
             end(job)
             thread.join(60)
-            assert len(ended) == 1 and "request to" in str(ended.pop())
+            assert len(ended) == 1 and "request to" in ended.pop().found
             kept = app.request(steps=3) if end is Job.pause else None
             assert job.requested == kept
         with app.job() as job:
