@@ -3,7 +3,7 @@
     import zoexport
     bundle = zoexport.compile("smollm2-135m", target="android-cpu", max_length=64)
 
-Importing the package loads none of the compilers behind it: each verb imports what it needs.
+Importing the package loads no compiler: each verb imports what it needs.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """What the package exports, imported at its first use."""
+    """Import an exported name on first use."""
     from importlib import import_module
 
     if name not in _PLACES:

@@ -1,7 +1,7 @@
-"""Calibration of activations: the model runs once on a few rows, and each linear layer's input is looked at.
+"""Calibration of activations: run the model once on a few rows and measure linear layers' inputs.
 
-QuZO calibrates static grids, one a tensor, on 8 rows (appendix B). A model whose weights are still in their files is
-calibrated too (``models.streaming``).
+QuZO calibrates static per-tensor quantization grids on 8 rows (appendix B). Models with weights
+still in their files are supported (``models.streaming``).
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _WORDS = 256
 def formats_of(
     config: TrainingSettings, loaded: LoadedModel, data: Path | None, progress: Progress
 ) -> dict[str, Format] | None:
-    """The formats that a method's settings ask for; None where they ask for none.
+    """Return the activation formats that a method's settings require; None if they require none.
 
     Args:
-        config: where it ``rounds_inputs``, its ``outliers``, ``datatypes`` and ``max_length`` are used.
+        config: if it ``rounds_inputs``, its ``outliers``, ``datatypes``, ``max_length`` are used.
         loaded: the model. data: see :func:`calibration_rows`. progress: see ``core.progress.Progress``.
 
     Raises:
-        ModelError, DataError: as :func:`calibration_rows` and :func:`calibrate`.
+        ModelError, DataError: see :func:`calibration_rows` and :func:`calibrate`.
     """
     if not config.rounds_inputs:
         return None
@@ -70,10 +70,10 @@ def formats_of(
 
 
 def calibration_tokens(loaded: LoadedModel, data: Path, max_length: int) -> Tensor:
-    """int64 (n, max_length): tokens of a data file's examples, padded on the right with 0, for targets that calibrate.
+    """Return a data file's tokens, int64 (n, max_length), right-padded with 0, for calibration.
 
     Raises:
-        DataError: a line cannot be used, or there is none. ModelError: the session cannot read the tokenizer.
+        DataError: an unusable line, or no examples. ModelError: the tokenizer cannot be read.
     """
     with tokenizer_of(loaded, max_length) as tokenizer:
         rows = [
@@ -85,7 +85,7 @@ def calibration_tokens(loaded: LoadedModel, data: Path, max_length: int) -> Tens
 
 
 def calibration_file(loaded: LoadedModel, data: Path | None = None) -> Path | None:
-    """The file of which :func:`calibration_rows` reads rows; None where they are random."""
+    """Return the file that :func:`calibration_rows` reads; None if the rows are random."""
     if loaded.tokenizer is None:
         return None
     return corpus.rows(_WORDS).train if data is None else data
@@ -94,11 +94,11 @@ def calibration_file(loaded: LoadedModel, data: Path | None = None) -> Path | No
 def calibration_rows(
     loaded: LoadedModel, max_length: int, data: Path | None = None
 ) -> list[list[int]]:
-    """The first :data:`ROWS` rows of a data file or of the Brown corpus; random tokens for a model without a tokenizer.
+    """Return :data:`ROWS` rows of a file or the Brown corpus; random tokens without a tokenizer.
 
     Args:
-        loaded: whose tokenizer is used. max_length: tokens of the longest row.
-        data: JSON Lines of the shapes that training takes. None: the corpus, fetched at the first call.
+        loaded: model with the tokenizer. max_length: maximum number of tokens per row.
+        data: JSON Lines of shapes that training accepts. None: the corpus, fetched on first use.
 
     Returns:
         Tokens of each row.
@@ -116,7 +116,7 @@ def calibration_rows(
         return tokens
     file = calibration_file(loaded, data)
     assert file is not None
-    # The corpus is text without masks, whose activations an encoder has as well.
+    # The corpus is text without masks, which an encoder accepts as well.
     masked = is_masked(loaded.model) and data is not None
     with tokenizer_of(loaded, max_length, masked=masked) as tokenizer:
         examples = read_examples(tokenizer, file, most=ROWS)
@@ -131,26 +131,26 @@ def calibrate(
     outliers: float = 0.0,
     search: bool = False,
 ) -> dict[str, Format]:
-    """The format of each layer's input, fitted on all rows at once (``core.activation_grids.fit``).
+    """Fit the format of each layer's input on all rows at once (``core.activation_grids.fit``).
 
-    Weights are the model's own, before they are quantized. The memory is that of one module's weights where they are in
-    files, of the rows' activations, and of one layer's input three times.
+    The weights are not quantized. Peak memory: one module's weights if they are in files, the rows'
+    activations, and three times one layer's input.
 
     Args:
-        loaded: stays as it is. modules: paths of linear layers.
-        rows: tokens of each, at least one.
-        outliers: share of values that are FP8 beside INT8 (appendix B.3); 0 for none.
-        search: whether the format with the smaller error is taken, this or FP8 (appendix B.2).
+        loaded: the model, not modified. modules: paths of linear layers.
+        rows: tokens of each row; at least one row.
+        outliers: share of values in FP8 instead of INT8 (appendix B.3); 0 for none.
+        search: whether to choose FP8 if its error is smaller (appendix B.2).
 
     Returns:
-        By module. Layers that read the same tensor have the same format.
+        Formats by module. Layers that read the same tensor have the same format.
 
     Raises:
-        ModelError: a layer reads nothing, or values that are not finite.
+        ModelError: a layer has no input, or one with values that are not finite.
     """
     found: dict[str, Format] = {}
     last: list[tuple[Tensor, Format]] = []
-    """The input that was fitted last: several layers in turn read the same."""
+    """The last fitted input: several layers in a row read the same tensor."""
 
     def look(name: str, x: Tensor, values: Tensor) -> None:
         if not (last and last[0][0] is x):
@@ -159,7 +159,7 @@ def calibrate(
             fitted = activation_grids.fit(values, outliers=outliers, search=search)
             last[:] = [(x, fitted)]
         format = last[0][1]
-        # A layer that runs more than once has the grid that reaches further.
+        # A layer that runs more than once gets the larger range.
         if name not in found or format.largest() > found[name].largest():
             found[name] = format
 
@@ -171,15 +171,15 @@ def calibrate(
 
 
 def rotation_gains(loaded: LoadedModel, max_length: int) -> dict[str, float]:
-    """How many times smaller rounding errors of each linear layer's input are once it is rotated (``core.hadamard``).
+    """Return how many times rotation reduces the rounding error of each linear layer's input.
 
-    The model runs once on random tokens of its whole vocabulary.
+    The model runs once on random tokens of its whole vocabulary (rotation: ``core.hadamard``).
 
     Args:
-        loaded: stays as it is. max_length: tokens of a row, of which 64 are enough.
+        loaded: the model, not modified. max_length: tokens per row; 64 are enough.
 
     Returns:
-        By path of the layer, the output head's by that of the token embedding too, whose weight it may be.
+        Factors by layer path; the output head's also by the token embedding's path (if tied).
     """
     modules = adapter_targets(loaded.model, "all-linear", "all")
     generator = torch.Generator().manual_seed(0)
@@ -209,20 +209,20 @@ def watch(
     rows: Sequence[Sequence[int]],
     look: Callable[[str, Tensor, Tensor], None],
 ) -> Tensor | None:
-    """Run the model on rows, without its product with the vocabulary.
+    """Run the model on rows, without the output projection.
 
     Args:
-        look: called with a layer's path, its input, and that without the rows' padding (n, inputs).
+        look: called with a layer's path, its input, and the input without padding (n, inputs).
 
     Returns:
-        What the output head of a causal model reads, float32 (rows, tokens, hidden).
+        Input of the output head of a causal model, float32 (rows, tokens, hidden).
     """
     model: Any = loaded.model
     longest = max(map(len, rows))
     tokens = torch.full((len(rows), longest), pad_token(model) or 0, dtype=torch.int64)
     real = torch.zeros(len(rows), longest, dtype=torch.bool)
     for number, row in enumerate(rows):
-        # On the right, where causal attention keeps padding from what is before it.
+        # Pad on the right: causal attention hides padding from earlier tokens.
         tokens[number, : len(row)] = torch.tensor(row)
         real[number, : len(row)] = True
 
@@ -230,7 +230,7 @@ def watch(
         def hook(_: nn.Module, inputs: tuple[Any, ...]) -> None:
             x = inputs[0]
             values = x.reshape(-1, x.shape[-1])
-            # Experts read rows of their own.
+            # Experts read a subset of the rows.
             look(name, x, values[real.flatten()] if len(values) == real.numel() else values)
 
         return hook
@@ -248,7 +248,7 @@ def watch(
 
 
 class _Headless(Exception):
-    """Ends a run before the product with the vocabulary."""
+    """Stop a run before the output projection."""
 
 
 def _run(model: Any, inputs: dict[str, Any]) -> Tensor | None:
@@ -259,7 +259,7 @@ def _run(model: Any, inputs: dict[str, Any]) -> Tensor | None:
     def stop(*_: object) -> None:
         raise _Headless
 
-    # An encoder's output head has linear layers of its own, which can be adapted.
+    # An encoder's output head has its own linear layers, which can be adapted.
     handle = model.get_output_embeddings().register_forward_pre_hook(stop, prepend=True)
     try:
         with contextlib.suppress(_Headless):
@@ -270,7 +270,7 @@ def _run(model: Any, inputs: dict[str, Any]) -> Tensor | None:
 
 
 def formats_in(bundle: Bundle) -> dict[str, Format]:
-    """The formats of a bundle by path of the linear layer; empty where it rounds nothing."""
+    """Return the activation formats of a bundle by layer path; empty if it quantizes none."""
     from safetensors import safe_open
 
     held = bundle.manifest.get("activations", {})
@@ -287,7 +287,7 @@ def formats_in(bundle: Bundle) -> dict[str, Format]:
 
 
 def round_inputs(model: nn.Module, formats: Mapping[str, Format]) -> None:
-    """Make linear layers of a model read rounded inputs."""
+    """Make linear layers of a model read quantized inputs."""
     for name, format in formats.items():
         layer: Any = model.get_submodule(name)
         # Not a hook: those of adapters would see the changed input.
@@ -296,7 +296,7 @@ def round_inputs(model: nn.Module, formats: Mapping[str, Format]) -> None:
 
 @contextlib.contextmanager
 def rounding(model: nn.Module, formats: Mapping[str, Format]) -> Iterator[None]:
-    """:func:`round_inputs`, while inside."""
+    """Apply :func:`round_inputs` inside the context."""
     layers: list[Any] = [model.get_submodule(name) for name in formats]
     before = [vars(layer).get("forward") for layer in layers]
     round_inputs(model, formats)
@@ -319,10 +319,10 @@ _PLAIN = "activation_bits=32"
 
 
 def unusable(name: str, found: str, purpose: str, instead: str) -> ModelError:
-    """The error of a layer whose inputs cannot be used.
+    """Return the error for a layer with unusable inputs.
 
     Args:
-        purpose: what is made of them, after "numbers, of which". instead: the setting that does without.
+        purpose: end of the message's "expected" part. instead: setting that needs no calibration.
     """
     return ModelError(
         f"layer {name}",

@@ -33,7 +33,7 @@ Result<zoexport::ExportOptions> read_export(const Options& options) {
   return zoexport::ExportOptions{gguf, type, options.flag("replace")};
 }
 
-// The layers of the option `layers`, without their matrices, of which `count` must be there.
+// Read the layers of the option `layers`, without their matrices; there must be `count` layers.
 Result<std::vector<AdapterLayer>> read_layers(const Options& options, size_t count) {
   std::vector<AdapterLayer> layers;
   const bool gguf = options.text("format") == "gguf";

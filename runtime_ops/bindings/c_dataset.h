@@ -1,4 +1,4 @@
-// What a zo_dataset is.
+// Definition of zo_dataset.
 #pragma once
 
 #include "session/data/dataset.h"

@@ -56,7 +56,7 @@ inline GoOn parts_of(const zo_session* session, zo_on_part on_part, void* user) 
   };
 }
 
-// A verb on a slot's values, of which the caller's array has so many bytes.
+// Call `body` on a parameter whose values take `bytes` bytes in the caller's array.
 template <typename Body>
 zo_status with_slot(zo_session* session, const char* name, const void* values, size_t bytes, zo_error* error,
                     Body body) noexcept {

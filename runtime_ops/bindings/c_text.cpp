@@ -87,7 +87,7 @@ zoexport::Failure stopped(const std::string& where) {
   return {ZO_CANCELLED, where, "a request to stop", "the file to be read to its end", "Read it again."};
 }
 
-// How a bundle's examples are read, with the settings of a run.
+// Return how a bundle's examples are read, with the settings of a run.
 zoexport::Result<zoexport::ReadOptions> read_options(const zoexport::Manifest& manifest, const char* options) {
   ZO_ASSIGN(given, Options::parse("read", options));
   const bool masked = manifest.pad_token.has_value(), pack = given.flag("pack");

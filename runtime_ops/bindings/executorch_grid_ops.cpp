@@ -10,7 +10,7 @@ namespace {
 
 using namespace ops;
 
-// What an operator's arguments say beside its product.
+// Arguments of an operator other than those of its product.
 struct Noise {
   const Tensor& table;
   const Tensor& number;
@@ -20,7 +20,7 @@ struct Noise {
   int64_t queries;
 };
 
-// The pairs of int32 (2^t, 2), or nothing where it is no such table.
+// Return the pairs of int32 (2^t, 2), or nothing if it is no such table.
 std::optional<kernels::PairTable> as_pair_table(const Tensor& table) {
   if (!is_dense(table, ScalarType::Int) || table.dim() != 2 || table.size(1) != 2) {
     return std::nullopt;

@@ -1,4 +1,4 @@
-// Linear layers of which only labels' log-probabilities leave; exporter/zoexport/ir/label_ops.py declares them.
+// Linear layers that return only labels' log-probabilities; exporter/zoexport/ir/label_ops.py declares them.
 
 #include <algorithm>
 #include <cmath>
@@ -15,7 +15,7 @@ using namespace ops;
 using kernels::LabelProduct;
 using kernels::LogitSum;
 
-// What all of these operators are called with, but for the weight.
+// Arguments of all these operators, except the weight.
 struct LabelArguments {
   const Tensor& x;
   const std::optional<Tensor>& bias;

@@ -14,7 +14,7 @@ namespace {
 
 using namespace ops;
 
-// Of a master of elements T, which ExecuTorch calls `type`.
+// Update a master with elements T, whose ExecuTorch type is `type`.
 template <typename T, typename Kernel>
 Tensor& update_out(KernelRuntimeContext& ctx, ScalarType type, Kernel kernel, rng::Noise noise, const Tensor& master,
                    const Tensor& gradients, const Tensor& learning_rate, const Tensor& seed, const Tensor& step,

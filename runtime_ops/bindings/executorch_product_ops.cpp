@@ -68,7 +68,7 @@ struct RoundedLayer {
   Tensor& out;
 };
 
-// Of the rounded rows, whatever number of layers reads them.
+// Return memory for the dynamic int8 activations, for any number of layers that read them.
 float* rounded_rows_memory(size_t floats) {
   static thread_local kernels::Scratch scratch;
   return scratch.floats(floats);

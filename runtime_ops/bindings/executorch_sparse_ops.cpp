@@ -10,7 +10,7 @@ namespace {
 
 using namespace ops;
 
-// x (..., K) dense float32 beside y (..., N).
+// Return whether x (..., K) is dense float32 and has the rows of y (..., N).
 bool have_same_rows(const Tensor& y, const Tensor& x) {
   if (!is_dense(y, ScalarType::Float) || !is_dense(x, ScalarType::Float) || y.dim() < 1 || y.dim() != x.dim()) {
     return false;

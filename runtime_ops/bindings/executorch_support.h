@@ -1,5 +1,5 @@
-// What the operators of namespace zoexport share: checks of their arguments, sizes of their results, threads.
-// Every argument is checked; a bad one fails the call with InvalidArgument and the process lives on.
+// Helpers of the operators of namespace zoexport: checks of their arguments, sizes of their results, threads. Every
+// argument is checked; a bad one fails the call with InvalidArgument and the process continues.
 #pragma once
 
 #ifndef ET_USE_THREADPOOL
@@ -59,7 +59,7 @@ inline bool is_dense(const Tensor& t, ScalarType type) { return t.scalar_type() 
 
 inline bool is_one(const Tensor& t, ScalarType type) { return t.scalar_type() == type && t.numel() == 1; }
 
-// The one element of an int64 tensor, where it is a u32.
+// Return the one element of an int64 tensor if it is a u32.
 inline std::optional<uint32_t> as_u32(const Tensor& t) {
   if (!is_one(t, ScalarType::Long)) {
     return std::nullopt;
@@ -76,7 +76,7 @@ inline uint64_t as_seed(const Tensor& t) { return static_cast<uint64_t>(*t.const
 
 inline bool is_u32(int64_t value) { return value >= 0 && value <= int64_t{UINT32_MAX}; }
 
-// Of (..., width).
+// Return the number of rows of x (..., width).
 inline size_t rows_of(const Tensor& x) {
   size_t rows = 1;
   for (ssize_t axis = 0; axis + 1 < x.dim(); ++axis) {
@@ -95,7 +95,7 @@ inline size_t rows_before_zeros(const float* x, size_t rows, size_t depth) {
   return rows;
 }
 
-// Rows begin .. end-1 of y (rows, columns) are the bias, or zeros where it is null.
+// Fill rows begin .. end-1 of y (rows, columns) with the bias, or with zeros if it is null.
 inline void fill_with_bias(const float* bias, size_t begin, size_t end, size_t columns, float* y) {
   for (size_t row = begin; row < end; ++row) {
     if (bias == nullptr) {
@@ -106,7 +106,7 @@ inline void fill_with_bias(const float* bias, size_t begin, size_t end, size_t c
   }
 }
 
-// A linear layer's y (rows, columns) of x (rows, depth), of which `multiply(count)` makes the first rows and returns
+// Compute a linear layer's y (rows, columns) of x (rows, depth); `multiply(count)` computes the first rows and returns
 // whether it could.
 template <typename Multiply>
 bool without_last_zeros(const float* x, size_t rows, size_t depth, const float* bias, size_t columns, float* y,
@@ -140,8 +140,8 @@ inline bool resize(Tensor& out, std::optional<SizesType> first, const Tensor& li
   return executorch::runtime::resize_tensor(out, ArrayRef<SizesType>(sizes.data(), rank)) == Error::Ok;
 }
 
-// Whether what is written to `out` leaves tensors alone that were looked at before: a program file may give them the same
-// memory.
+// Return whether writing to `out` leaves the tensors in `read` alone, which were checked before: a program file may
+// give them the same memory.
 inline bool is_apart(const Tensor& out, std::initializer_list<const Tensor*> read) {
   const auto begin = [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.const_data_ptr()); };
   for (const Tensor* t : read) {
@@ -152,7 +152,7 @@ inline bool is_apart(const Tensor& out, std::initializer_list<const Tensor*> rea
   return true;
 }
 
-// Splits 0 .. count-1 over the threads of sessions, or over the runtime's where there is no session; false where those
+// Split 0 .. count-1 over the threads of sessions, or over the runtime's if there is no session; false if those
 // refused.
 template <typename Body>
 bool parallel(size_t count, size_t grain, const Body& body) {
@@ -178,8 +178,8 @@ bool run_all(const Tasks& tasks, const Run& run) {
   return ran && enough;
 }
 
-// How a parameter of an operator comes out of an EValue, and whether that has it: ExecuTorch's own conversions end the call
-// by an assertion, and its boxing takes arguments that a program file does not name from beside those it does.
+// Conversion of an EValue to an operator's parameter, and whether it is possible: ExecuTorch's own conversions abort
+// the call with an assertion, and its boxing reads past the arguments that a program file names.
 template <typename T>
 struct Argument;
 

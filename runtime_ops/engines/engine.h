@@ -23,7 +23,7 @@ struct Tensor {
   size_t bytes;
 };
 
-// What an engine's kernels of one kind have cost so far, over all programs.
+// Cost of an engine's kernels of one kind so far, over all programs.
 struct KernelCost {
   std::string name;
   uint64_t dispatches = 0;
@@ -35,24 +35,24 @@ struct KernelCost {
 class Engine {
  public:
   virtual ~Engine() = default;
-  // Makes a program ready to run, from a file that is what the manifest says. A second call does nothing.
+  // Makes a program ready to run, from a file that matches the manifest. A second call does nothing.
   virtual Status load(const ProgramSpec& program) = 0;
   // Runs a program on inputs in the manifest's order and fills the outputs, in its order too. Inputs are not changed and
   // do not overlap outputs. The program has been loaded.
   virtual Status run(const ProgramSpec& program, const std::vector<Tensor>& inputs,
                      const std::vector<Tensor>& outputs) = 0;
-  // Runs `body` on ranges that make up 0 .. count-1, each of at least `grain` but the last, on the threads of programs
-  // where the engine has them to lend, else on this one.
+  // Runs `body` on ranges that make up 0 .. count-1, each of at least `grain` except the last: on the threads of
+  // programs if the engine can lend them, else on this one.
   virtual void parallel(size_t count, size_t grain, const std::function<void(size_t begin, size_t end)>& body) {
     (void)grain;
     body(0, count);
   }
-  // Of each kind, in an order that stays; of an engine that does not count, nothing. Names stay where they are.
+  // Costs of each kind, in a fixed order; empty for an engine that does not count. Names keep their addresses.
   virtual const std::vector<KernelCost>& kernel_costs() const {
     static const std::vector<KernelCost> kNone;
     return kNone;
   }
-  // Of buffers that it has made on a device.
+  // Bytes of the buffers that it has made on a device.
   virtual uint64_t device_bytes() const { return 0; }
 };
 
@@ -60,19 +60,19 @@ class Engine {
 Result<std::unique_ptr<Engine>> make_executorch_engine(const Manifest& manifest, const BundleFiles& files,
                                                        uint32_t threads);
 
-// Whether ExecuTorch has the backends that delegates of the bundle's programs call.
+// Check that ExecuTorch has the backends that delegates of the bundle's programs call.
 Status check_backends(const Manifest& manifest, const BundleFiles& files);
 
-// Functions in .mlxfn files of a bundle, where this build has MLX. `files` outlives the engine.
+// Functions in .mlxfn files of a bundle, if this build has MLX. `files` outlives the engine.
 Result<std::unique_ptr<Engine>> load_mlx_engine(const BundleFiles& files);
 
-// Programs in files of dispatches, on a GPU that Vulkan has, where this build has the engine. What a driver makes of the
-// shaders is kept in the folder `cache`, or nowhere where it is empty. `timed`: its kernels' seconds are counted too, where the
+// Programs in files of dispatches, on a GPU with Vulkan, if this build has the engine. The driver's compiled shaders
+// are kept in the folder `cache`, or nowhere if it is empty. `timed`: its kernels' seconds are counted too, if the
 // device has a clock. `manifest` and `files` outlive the engine.
 Result<std::unique_ptr<Engine>> make_vulkan_engine(const Manifest& manifest, const BundleFiles& files,
                                                    const std::string& cache, bool timed);
-// A device that it could run on, as zo_vulkan_devices states it; `problem` is why it cannot, empty where it can, and `lacks`
-// what some programs need.
+// A device for it, as in zo_vulkan_devices; `problem` is why it cannot run programs, or empty, and `lacks` what some
+// programs need.
 struct VulkanDevice {
   std::string name, kind, version, problem, lacks;
 };

@@ -51,7 +51,7 @@ Failure failed(const ProgramSpec& program, const std::string& found, const std::
   return {ZO_ENGINE_ERROR, "program " + program.name + " (" + program.file + ")", found, "ExecuTorch to run it", fix};
 }
 
-// What ExecuTorch logged as errors on this thread since the last call of forget_log().
+// Errors that ExecuTorch logged on this thread since the last call of forget_log().
 thread_local std::string logged;
 
 void forget_log() { logged.clear(); }
@@ -60,7 +60,7 @@ void forget_log() { logged.clear(); }
 // a number where an operator takes a list.
 struct FailedAssertion : std::exception {};
 
-// Whether this thread is in a call whose assertions may fail.
+// True while this thread is in a call whose assertions may fail.
 thread_local bool may_fail = false;
 
 // Errors become part of our own message; what is only information does not belong on a host's standard error.
@@ -123,7 +123,7 @@ ScalarType scalar_type(int32_t dtype) {
   }
 }
 
-// Whether an operator is registered: "zoexport::zo_update.out", or any overload of a name without one.
+// Return whether an operator is registered: "zoexport::zo_update.out", or any overload of a name without one.
 bool has_operator(const std::string& name) {
   const auto kernels = executorch::runtime::get_registered_kernels();
   return std::any_of(kernels.begin(), kernels.end(), [&](const executorch::runtime::Kernel& kernel) {
@@ -132,7 +132,7 @@ bool has_operator(const std::string& name) {
   });
 }
 
-// The NPU's processor loads its part of QNN from the folders in this variable: on a phone it lies beside this library.
+// The NPU's processor loads its part of QNN from the folders in this variable: on a phone, from this library's folder.
 void name_folder_for_npu() {
   Dl_info own;
   if (dladdr(reinterpret_cast<void*>(&name_folder_for_npu), &own) != 0 && own.dli_fname != nullptr) {
@@ -141,8 +141,8 @@ void name_folder_for_npu() {
   }
 }
 
-// Whether a backend is registered, or in a library that registers it when it is loaded: ExecuTorch's for QNN is one of
-// its own, as the Python package names it.
+// Return whether a backend is registered, or becomes so when its library is loaded: ExecuTorch's QNN backend is in a
+// library of its own, named as in the Python package.
 bool has_backend(const std::string& name) {
   const auto registered = [&] { return executorch::runtime::get_backend_class(name.c_str()) != nullptr; };
   if (name == "QnnBackend") {
@@ -389,7 +389,7 @@ class ExecutorchEngine : public Engine {
         "Close other programs, or compile with a smaller batch, max_length or queries.");
   }
 
-  // Where an output goes that nobody wants, or that the program may fill further than it is wanted.
+  // Return memory for an output that is not wanted, or that the program may fill beyond the wanted size.
   void* room_for(size_t output, size_t bytes) {
     unwanted_.resize(std::max(unwanted_.size(), output + 1));
     unwanted_[output].resize(std::max(unwanted_[output].size(), bytes));

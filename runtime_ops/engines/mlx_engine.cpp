@@ -30,7 +30,7 @@ std::string said(const std::exception& error) {
   return "MLX: " + text.substr(0, std::min(text.find('\n'), kEnough));
 }
 
-// What MLX says where a file has no trace for a call's shapes.
+// Return whether it is MLX's error for a file that has no trace for a call's shapes.
 bool says_no_trace(const std::exception& error) {
   return std::strstr(error.what(), "No imported function found") != nullptr;
 }
@@ -56,7 +56,7 @@ mx::Dtype dtype_of(int32_t dtype) {
   }
 }
 
-// A path of the file that is open, for MLX takes nothing else; where the system has none, the one it was opened by.
+// Return a path of the open file, as MLX takes nothing else: the one it was opened by if the system has no better one.
 std::string path_of(const OpenFile& file) {
 #if defined(__linux__)
   return "/proc/self/fd/" + std::to_string(file.descriptor());

@@ -16,5 +16,5 @@ constexpr size_t kMlxProblem = 256;
 
 }  // namespace zoexport
 
-// The engine of a bundle whose files `open` opens as long as it lives, or null after writing why there is none.
+// Return the engine of a bundle whose files `open` opens (`open` must outlive it), or null after writing the reason.
 extern "C" ZO_API zoexport::Engine* zo_new_mlx_engine(const zoexport::OpenProgram* open, char* problem, size_t size);

@@ -1,4 +1,4 @@
-// The MLX engine is in a library beside this one, loaded when a bundle asks for it.
+// The MLX engine is in a library next to this one, which is loaded when a bundle needs it.
 #include <dlfcn.h>
 
 #include "engines/mlx_engine.h"

@@ -21,7 +21,7 @@ class PlannedArena {
  public:
   static constexpr size_t kAlignment = 64;
 
-  // Bytes of all buffers of a method, as its file says: UINT64_MAX and more do not fit.
+  // Total bytes of a method's buffers as stored in its file; UINT64_MAX if the sum does not fit.
   static uint64_t needed(const executorch::runtime::MethodMeta& meta) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < meta.num_memory_planned_buffers(); ++i) {
@@ -30,7 +30,7 @@ class PlannedArena {
     return bytes;
   }
 
-  // Bytes of one buffer; UINT64_MAX where there is no such size.
+  // Bytes of one buffer; UINT64_MAX if there is no such size.
   static uint64_t buffer(const executorch::runtime::MethodMeta& meta, size_t index) {
     const auto size = meta.memory_planned_buffer_size(index);
     return size.ok() && *size >= 0 ? static_cast<uint64_t>(*size) : UINT64_MAX;
@@ -41,8 +41,8 @@ class PlannedArena {
     return above == UINT64_MAX ? above : above / kAlignment * kAlignment;
   }
 
-  // At least `bytes`, which this machine has; null where there is not enough. What was given before stays where it is: a program that is loaded
-  // knows its addresses.
+  // Return at least `bytes`, no more than this machine has; null if there is not enough. Earlier memory stays in place:
+  // loaded programs keep its addresses.
   uint8_t* take(size_t bytes) {
     if (blocks_.empty() || size_ < bytes) {
       blocks_.emplace_back(new (std::nothrow) uint8_t[bytes + kAlignment]);
@@ -66,7 +66,7 @@ class PlannedArena {
 // The buffers of one method within the arena.
 class PlannedMemory {
  public:
-  // False where there is not enough. The buffers together are no more than this machine has.
+  // Return false if there is not enough. The buffers together are no more than this machine has.
   bool place(const executorch::runtime::MethodMeta& meta, PlannedArena& arena) {
     uint8_t* next = arena.take(std::max<size_t>(PlannedArena::needed(meta), 1));
     if (next == nullptr) {

@@ -1,4 +1,4 @@
-// What ExecuTorch takes on trust in the tables of a program file.
+// Checks of what ExecuTorch takes on trust in the tables of a program file.
 #pragma once
 
 #include <executorch/runtime/core/exec_aten/util/scalar_type_util.h>
@@ -80,7 +80,7 @@ class FlatTable {
   const uint8_t* place_;
 };
 
-// Which tensors of a method have memory when its instructions reach them, and where that lies.
+// Tracks which tensors of a method have memory when its instructions reach them, and where that lies.
 class TensorMemory {
  public:
   explicit TensorMemory(const FlatTable& plan)
@@ -166,7 +166,7 @@ class TensorMemory {
       return;
     }
     if (kind == kJump) {
-      // What a jump leaves out is not known, so every tensor needs memory of its own.
+      // The instructions that a jump skips are not known, so every tensor needs memory of its own.
       for (size_t i = 0; i < has_.size(); ++i) {
         need(static_cast<int32_t>(i));
       }
@@ -224,7 +224,7 @@ class TensorMemory {
       }
     }
     std::sort(places.begin(), places.end());
-    // Of all tensors that begin before a place, the one that ends last.
+    // Compare each tensor with the one that ends last of those that begin before it.
     for (size_t i = 1, last = 0; i < places.size() && problem_.empty(); ++i) {
       const auto& [buffer, begin, end, index] = places[i];
       const auto& [before, its_begin, its_end, other] = places[last];
@@ -289,10 +289,10 @@ class TensorMemory {
   std::string problem_;
 };
 
-// Why no method of a verified program may run; empty where there is nothing. A tensor that has neither data in the file nor
-// planned memory, is no input or output and no view of one that has, has no memory at all when an operator reads it; an
-// input that is data in the file would be written over it, which the next method reads; and operators copy from one tensor to
-// another as if these did not overlap.
+// Return why no method of a verified program may run; empty if nothing prevents it. A tensor has no memory when an
+// operator reads it if it has neither data in the file nor planned memory and is no input, output or view of one that
+// has. An input that is data in the file would be written over it, and the next method reads that. Operators copy from
+// one tensor to another as if these did not overlap.
 inline std::string program_problem(const uint8_t* program) {
   constexpr uint16_t kPlans = 1;
   for (const FlatTable& plan : FlatTable::root(program).tables(kPlans)) {

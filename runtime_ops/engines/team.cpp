@@ -25,7 +25,7 @@ uint64_t pieces_of(uint64_t state) { return state >> 16 & 0xFFFF; }
 uint64_t next_of(uint64_t state) { return state & 0xFFFF; }
 bool left(uint64_t state) { return next_of(state) < pieces_of(state); }
 
-// Whether `ready` becomes true while we watch.
+// Return whether `ready` becomes true within kWatch.
 template <typename Ready>
 bool watch(const Ready& ready) {
   const auto end = std::chrono::steady_clock::now() + kWatch;

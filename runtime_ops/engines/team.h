@@ -45,7 +45,7 @@ class Team {
 
   void run_pieces(size_t count, size_t grain, const void* body, Call call);
   void work();
-  // Takes and runs the next piece of the loop that is running; false where none is left.
+  // Takes and runs the next piece of the running loop; false if none is left.
   bool take_piece();
   bool wait_for_pieces();
   bool has_pieces() const;

@@ -13,7 +13,7 @@ namespace zoexport {
 // Why a job does not continue.
 enum class Wait { kNone, kAsked, kHeat, kBattery, kDisk, kMemory, kBackground };
 
-// As zo_job_view and zo_job_pause have it; a reason for a pause that is none of these is "asked".
+// Names as in zo_job_view and zo_job_pause; a reason for a pause that is none of these is "asked".
 const char* wait_text(Wait wait);
 Wait pause_from_text(const std::string& text);
 
@@ -31,9 +31,9 @@ Result<Limits> read_limits(const Options& options);
 
 zo_conditions unknown_conditions();
 
-// What prevents a step: disk, memory, heat or battery.
+// Return what prevents a step: disk, memory, heat or battery.
 Wait obstacle(const zo_conditions& now, const Limits& limits);
-// Whether a job that waits may continue.
+// Return whether a job that waits may continue.
 bool passed(Wait reason, const zo_conditions& now, const Limits& limits);
 
 // The message about a job that does not continue; `folder` is the job's.

@@ -19,11 +19,11 @@ class HeldOut {
   // The run that continues from here as asked, on these examples (null: none).
   Result<HeldOut> with(const JobRecord& asked, const zo_dataset* examples) const;
 
-  // Whether a run refuses `now`, or asks for permission.
+  // Return whether a run refuses `now`, or asks for permission.
   bool is_other(const HeldOut& now) const;
   // A description for a question, if `now` is other.
   std::string told(const HeldOut& now) const;
-  // Whether patience has ended the run.
+  // True if patience has ended the run.
   bool ended() const { return ended_; }
 
   // Adds an entry of zo_session_evaluations in place of those from its step on.

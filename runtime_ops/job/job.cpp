@@ -217,7 +217,7 @@ Status Job::run_to_end(const JobHost& host) {
   show(host, kPreparing);
   auto opened = open(host);
   if (!opened.ok()) {
-    // Of a pause that was asked for while examples were read, this says why.
+    // If a pause was requested while examples were read, may_go_on shows its reason.
     return opened.failure().code == ZO_CANCELLED && !may_go_on(host) ? Status() : Status(opened.failure());
   }
   ZO_TRY(attach(*opened));
@@ -443,7 +443,7 @@ void Job::show(const JobHost& host, const char* phase, Wait reason, Failure prob
   host.changed();
 }
 
-// As a record is shown that no run goes on with, yet.
+// Show a record that no run continues yet.
 void Job::show_record() {
   view_ = View();
   view_.phase = record_->done ? kDone : kPaused;

@@ -52,7 +52,7 @@ class Job {
   Result<SessionHandle> session() const;
 
  private:
-  // What a run has open.
+  // Objects that a run has open.
   struct Opened {
     SessionHandle session;
     DatasetHandle data;
@@ -76,7 +76,7 @@ class Job {
     uint64_t anonymous_bytes = 0;
     std::string notice;
   };
-  // What the person has to be asked about the state of a bundle.
+  // Question to the user about the state of a bundle.
   struct Question {
     Failure message;
     bool nothing_left;  // all the steps were taken
@@ -104,13 +104,13 @@ class Job {
   Result<Opened> open(const JobHost& host);
   // Attaches the state with the request's settings; the losses that it has are in the history.
   Status attach(const Opened& opened);
-  // Whether the run came to its end, and was not ended before.
+  // Train; return whether the run came to its end and was not stopped before.
   Result<bool> train(const Opened& opened, const JobHost& host);
-  // Keeps what an evaluation finds in `found`, where one is asked for and was not made yet; false: it was ended before.
+  // Keep an evaluation's results in `found`, if requested and still missing; false: it was stopped before its end.
   Result<bool> evaluate(const Opened& opened, const JobHost& host, nlohmann::json JobRecord::* found);
-  // What the run finds on held-out examples while it trains: whether it goes on.
+  // Take validation results during training; return whether the run goes on.
   bool evaluated(const nlohmann::json& found, const JobHost& host);
-  // Looks at the device, and waits as long as something is in the way that passes. True: the run goes on. False: it ends.
+  // Look at the device, and wait while something temporary is in the way. True: the run goes on. False: it ends.
   bool may_go_on(const JobHost& host);
   // After a step: whether the next one may follow at once.
   bool taken(const zo_progress& progress, const JobHost& host);

@@ -13,7 +13,7 @@ struct LossPoint {
   double loss;
 };
 
-// Fewer than kMost points, whatever the number of steps: where they become as many, two neighbours become one, their mean.
+// Fewer than kMost points for any number of steps: at kMost, each two neighbors become one point, their mean.
 class LossHistory {
  public:
   static constexpr size_t kMost = 400;

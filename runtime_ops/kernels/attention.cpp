@@ -48,12 +48,12 @@ ZO_EACH_WIDTH float dot(const float* a, const float* b, size_t count) {
 
 Seen seen_of(const Attention& a) { return {a.causal, static_cast<int32_t>(a.window)}; }
 
-// Whether none of the queries sees any of the keys; both are ranges of places in a row.
+// Return whether no query sees any of the keys; both are ranges of positions in a row.
 bool is_hidden(const Attention& a, size_t first_query, size_t last_query, size_t first_key, size_t last_key) {
   return a.causal && (first_key > last_query || (a.window > 0 && last_key + a.window <= first_query));
 }
 
-// Of keys begin .. end-1 those that a range of queries may see: the others no query of it sees.
+// Keys among begin .. end-1 that a range of queries may see; no query of the range sees the others.
 struct Range {
   size_t begin;
   size_t end;
@@ -67,7 +67,7 @@ Range seen_keys(const Attention& a, size_t first_query, size_t last_query, size_
   return {std::min(last, std::max(begin, nearest)), last};
 }
 
-// Of queries begin .. end-1 those that may see a range of keys.
+// Return the queries among begin .. end-1 that may see a range of keys.
 Range seeing_queries(const Attention& a, size_t first_key, size_t last_key, size_t begin, size_t end) {
   if (!a.causal) {
     return {begin, end};

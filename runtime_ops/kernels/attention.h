@@ -47,7 +47,7 @@ struct AttentionGradient {
   float* dv;          // (batches, tokens, groups, width)
 };
 
-// Tasks 0 .. count-1; any range of them on any thread. Both return false where there is no memory for tiles.
+// Tasks 0 .. count-1; any thread can run any range of them. Both return false if there is no memory for tiles.
 Tasks attention_tasks(const Attention& attention);
 bool run_attention(const Attention& attention, const AttentionResult& result, size_t begin, size_t end,
                    const ProductKernels& kernels = fastest_kernels());

@@ -29,11 +29,11 @@ struct CachedAttention {
   float* out;     // (heads, tokens, width)
 };
 
-// Whether the cache still has what the tokens see: at most `rows` tokens before the first.
+// Return whether the cache still holds all that the tokens see: at most `rows` tokens before the first.
 bool cache_reaches(const CachedAttention& attention);
 
-// Tasks 0 .. heads * tokens - 1, each a query of one head; any range of them on any thread. A result depends neither on how
-// tokens are dealt over calls nor on threads. Returns false where there is no memory for the scores of one query.
+// Tasks 0 .. heads * tokens - 1, each a query of one head; any thread can run any range of them. Results depend neither
+// on how tokens are split over calls nor on threads. Returns false if there is no memory for the scores of one query.
 bool run_queries(const CachedAttention& attention, size_t begin, size_t end,
                  const ProductKernels& kernels = fastest_kernels());
 

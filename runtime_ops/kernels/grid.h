@@ -35,10 +35,10 @@ struct GridUpdate {
   bool summed;  // whether all queries are rounded once, or each by itself
 };
 
-// out = clamp(w - sum_i S(c_i Q(u_i))), or clamp(w - S(sum_i c_i Q(u_i))) where summed, for the integers begin .. end-1 of a dense matrix; both are even, or end is the
-// matrix's end. `codes` and `out` are of the whole matrix; they may be the same array, and must not overlap otherwise.
-// A copy where every gradient is zero. Returns false, with nothing written, where there are no queries or a gradient is
-// pending at step 0.
+// out = clamp(w - sum_i S(c_i Q(u_i))), or clamp(w - S(sum_i c_i Q(u_i))) if summed, for the integers begin .. end-1 of
+// a dense matrix; both are even, or end is the matrix's end. `codes` and `out` cover the whole matrix and are the same
+// array or do not overlap. If every gradient is zero, `out` is a copy. Returns false without writing if there are no
+// queries or a gradient is pending at step 0.
 bool grid_update(Grid grid, const uint8_t* codes, size_t begin, size_t end, const GridUpdate& update, uint8_t* out,
                  const GridKernels& kernels = *fastest_products().grid);
 
@@ -60,14 +60,13 @@ struct GridLinear {
   float* y;
 };
 
-// Whether the rows are so many copies.
+// Return whether the rows divide into the perturbed copies.
 bool grid_rows_fit(const GridLinear& product);
 
-// As products.h has them. A task is a panel of columns of both copies of a query, which share the noise.
+// Tasks as in products.h. A task is a panel of columns of both copies of a query, which share the noise.
 Tasks tasks_of(const GridLinear& product, const ProductVariant& variant = fastest_products());
 
-// The rows must fit. The thread keeps up to 530 KB for its next products; returns false where there is no memory for
-// that.
+// The rows must fit. The thread keeps up to 530 KB for its next products; returns false if there is no memory for that.
 bool run_tasks(const GridLinear& product, size_t begin, size_t end, const ProductVariant& variant = fastest_products());
 
 }  // namespace kernels

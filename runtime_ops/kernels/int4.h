@@ -18,7 +18,7 @@ struct Int4Matrix {
   size_t group_size;  // G: a multiple of 32 that divides K
 };
 
-// Whether the sizes are ones that the packing can have.
+// Return whether the packing supports the sizes.
 bool int4_valid(const Int4Matrix& weight);
 
 // One row of the matrix as K floats.
@@ -31,11 +31,11 @@ void int4_dequantize_row(const Int4Matrix& weight, size_t row, float* out);
 void linear_int4_columns(const float* x, size_t T, const Int4Matrix& weight, const float* bias, size_t begin,
                          size_t end, float* y);
 
-// All N columns. Returns false, with nothing written, where the matrix is not valid.
+// All N columns. Returns false without writing if the matrix is not valid.
 bool linear_int4(const float* x, size_t T, const Int4Matrix& weight, const float* bias, float* y);
 
-// out[t, :] = w[indices[t], :]. indices: T numbers. out: (T, K) dense.
-// Returns false, with nothing written, where the matrix is not valid or an index lies outside [0, N).
+// out[t, :] = w[indices[t], :]. indices: T numbers. out: (T, K) dense. Returns false without writing if the matrix is
+// not valid or an index lies outside [0, N).
 bool embedding_int4(const Int4Matrix& weight, const int64_t* indices, size_t T, float* out);
 
 }  // namespace kernels

@@ -24,15 +24,15 @@ void label_logprobs_rows(const float* logits, const int64_t* label_tokens, size_
 bool label_logprobs(const float* logits, const int64_t* label_tokens, size_t C, size_t M, size_t V, float* logprobs,
                     float* is_argmax);
 
-// What logits, or some of a row, add to their softmax: the greatest, and the sum of exp(logit - most). NaN where one is a
-// NaN or +infinity; of a NaN alone, or of none but -infinity, `most` is -infinity.
+// Terms of a softmax over a row of logits or a part of it: the maximum, and the sum of exp(logit - most). `sum` is NaN
+// if a logit is NaN or +infinity; `most` is -infinity if all are NaN or all are -infinity.
 struct LogitSum {
   float most;
   double sum;
 };
 LogitSum logit_sum(const float* logits, size_t count);
 
-// Whether `label` is the lowest index of `most`, the greatest of the logits.
+// Return whether `label` is the lowest index of `most`, the greatest of the logits.
 bool is_first_greatest(const float* logits, size_t label, float most);
 
 // out = cap * tanh(logit / cap), to about 2e-7 * cap; may be in place.

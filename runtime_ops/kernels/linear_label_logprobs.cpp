@@ -112,7 +112,7 @@ void finish_label_rows(const LabelProduct& product, float* logprobs, float* is_a
     const double most = static_cast<double>(part(first).most);
     double sum = 0.0;
     for (size_t block = 0; block < blocks; ++block) {
-      // A block of -infinity alone adds nothing, whatever the greatest logit is.
+      // A block of only -infinity adds nothing, even if the greatest logit is -infinity.
       const double own = static_cast<double>(part(block).most);
       sum += part(block).sum == 0.0 ? 0.0 : part(block).sum * std::exp(own - most);
     }

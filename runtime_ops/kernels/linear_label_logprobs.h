@@ -32,7 +32,7 @@ struct LabelProduct {
 // Blocks of columns that `columns` are dealt into.
 size_t column_blocks(size_t columns);
 
-// Rounds x, where it is to be: rows of x in blocks.
+// Rounds x, in blocks of rows, if the product needs that.
 struct RoundLabelRows {
   const LabelProduct& product;
 };

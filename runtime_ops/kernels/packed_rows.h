@@ -48,7 +48,7 @@ class PackedRows {
         transposed_(transposed),
         height_(height),
         tiles_(divide_up(height, width <= kernels.lanes ? kernels.narrow_rows : kernels.rows)),
-        // One row of A, or A as it is where it is transposed, is read as packed rows are.
+        // One row of A, or a transposed A, already has the layout of packed rows.
         pack_(bf16 || (!transposed && height > 1)),
         bf16_(bf16),
         keep_(keep),
@@ -56,7 +56,7 @@ class PackedRows {
         c_(c),
         columns_(columns) {}
 
-  // Of so many rows a panel is read once for each.
+  // Number of tiles of rows; a panel is read once for each.
   size_t tiles() const { return tiles_; }
 
   void pack(size_t p, size_t depth) const {

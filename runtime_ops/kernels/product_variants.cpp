@@ -24,7 +24,7 @@ ProductVariant portable() {
 }
 
 #if defined(__x86_64__)
-// Linux lets a process use AMX's tiles once it has asked; it refuses where it cannot save them.
+// Linux lets a process use AMX's tiles after a request, which it refuses if it cannot save them.
 bool has_amx() {
 #if defined(__linux__)
   // GCC 12 has no names for them.

@@ -10,10 +10,10 @@ namespace kernels {
 
 inline constexpr size_t kMaxDepth = 384;
 
-// Which part of B a panel holds: rows first .. first+depth-1 of columns column .. column+count-1.
+// Part of B that a panel holds: rows first .. first+depth-1 of columns column .. column+count-1.
 //
 // A panel is (depth, width) dense, width the least multiple of the lanes that is at least count; columns past count
-// hold any numbers. Of quantized weights first is a multiple of 32, depth at most kMaxDepth.
+// hold any numbers. For quantized weights, first is a multiple of 32 and depth at most kMaxDepth.
 struct Part {
   size_t first;
   size_t depth;
@@ -52,7 +52,7 @@ struct FewRows {
   size_t end;
 };
 
-// Which keys a query of attention sees, both by their place in a row.
+// Keys that a query of attention sees, both identified by their position in a row.
 struct Seen {
   bool causal;     // those up to itself
   int32_t window;  // of these the nearest, itself among them; 0: all
@@ -108,8 +108,8 @@ struct ProductKernels {
   void (*fill_int8)(Int8Matrix b, Part part, float* panel);
   void (*fill_int8_transposed)(Int8Matrix b, Part part, float* panel);
   void (*multiply)(const Tile& tile);
-  // Of so few rows each code of an INT4 weight (columns, depth) is unpacked once and without a panel. Columns are
-  // multiplied few_columns at a time.
+  // Products of at most few_rows rows unpack each code of an INT4 weight (columns, depth) once and without a panel.
+  // Columns are multiplied few_columns at a time.
   size_t few_rows;
   size_t few_columns;
   void (*few_int4)(const FewRows& product);
@@ -119,7 +119,7 @@ struct ProductKernels {
   void (*add_rows)(float* out, const float* rows, const float* factors, size_t count, size_t width);
   void (*online_softmax)(const ScoreColumns& columns);
   void (*softmax_gradient)(const ScoreRows& rows);
-  // Of products that are faster with tiles, and of those of numbers that are rounded to bfloat16; or null.
+  // Kernels for products that are faster with tiles, and for numbers that are rounded to bfloat16; or null.
   const TiledKernels* tiled = nullptr;
   const TiledKernels* bf16 = nullptr;
 };

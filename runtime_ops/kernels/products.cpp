@@ -15,7 +15,7 @@ constexpr size_t kUnit = 32;      // groups of INT4 weights are multiples of it
 constexpr size_t kFewPanels = 8;  // with fewer the rows are dealt over threads, and not the columns
 constexpr size_t kRowsOfTask = 32;
 constexpr size_t kWorthAThread = size_t{1} << 18;  // multiply-adds
-// Of few rows: what takes as long, as each number of B is unpacked for a few of them.
+// The same for few rows: fewer take as long, as each number of B is unpacked for only a few rows.
 constexpr size_t kWorthAThreadAlone = size_t{1} << 16;
 constexpr size_t kTiledRows = 256;  // of A at a time
 // Matrices of float32 that are worth splitting: larger than adapters, and not those of attention.
@@ -26,7 +26,7 @@ bool is_few_rows(const Product& product, const ProductKernels& kernels) {
          product.batches == 1 && product.rows <= kernels.few_rows && product.rows > 0 && !product.bf16;
 }
 
-// What the tasks of one matrix of a batch are.
+// Division of one matrix of a batch into tasks.
 struct Split {
   bool by_columns;  // a task is so many columns; otherwise rows
   size_t tasks;
@@ -87,7 +87,7 @@ Ahead after(const Product& product, const ProductKernels& kernels, const Part& p
           std::min(kernels.width, product.columns - row), std::min(part.depth, product.depth - begin) * sizeof(float)};
 }
 
-// What C begins with, from element `first` of C on.
+// Return the initial values of C, from its element `first` on.
 FloatMatrix before_of(const Product& product, size_t first) {
   return product.before != nullptr ? FloatMatrix{product.before + first, product.columns}
                                    : FloatMatrix{product.bias, 0};
@@ -117,7 +117,7 @@ size_t packed_floats(const Product& product) {
   return std::min(kRows * kMaxDepth, std::min(kRows, product.rows) * product.depth);
 }
 
-// Those that multiply it, or null.
+// Return the tiled kernels that multiply the product, or null.
 const TiledKernels* tiles_of(const Product& product, const ProductKernels& kernels) {
   if (product.bf16) {
     return kernels.bf16;
@@ -139,7 +139,7 @@ size_t tiled_numbers(size_t rows, size_t depth, size_t parts) {
 
 constexpr size_t kMostParts = 3;
 
-// Whether the whole depth of so many rows is packed at once.
+// Return whether the whole depth of the rows is packed at once.
 bool is_kept(size_t rows, size_t depth, size_t parts) {
   return tiled_numbers(rows, depth, parts) <= tiled_numbers(kTiledRows, kMaxDepth, kMostParts);
 }

@@ -10,8 +10,8 @@
 // A variant with tiles (tiled.h) adds up parts of numbers, as near and with bits of its own, that depend on as little.
 // It leaves fused multiply-adds to at most few_rows rows, to batches and to narrow or transposed matrices of floats.
 //
-// Products of numbers that are rounded to bfloat16 are sums in float32 too, of exact terms: by a variant's instructions
-// for them where it has some, in its order; otherwise in the order above.
+// Products of numbers that are rounded to bfloat16 are sums in float32 too, of exact terms: in the order of a
+// variant's instructions for them if it has any; otherwise in the order above.
 #pragma once
 
 #include <cstddef>
@@ -55,7 +55,7 @@ struct Product {
   float* c;           // (batches, rows, columns)
   // Added like a bias, in its place: (batches, rows, columns), which does not overlap c; or null. Of float32 only.
   const float* before = nullptr;
-  // Of a quantized B: A's numbers and B's are rounded to bfloat16, to nearest even, before they are multiplied.
+  // For a quantized B: the numbers of A and B are rounded to bfloat16, to nearest even, before they are multiplied.
   bool bf16 = false;
 };
 
@@ -65,27 +65,27 @@ Product linear(const float* x, size_t T, const Int8Matrix& weight, const float* 
 Product linear_input_gradient(const float* dy, size_t T, const Int4Matrix& weight, float* dx);
 Product linear_input_gradient(const float* dy, size_t T, const Int8Matrix& weight, float* dx);
 
-// c (batches, rows, columns) = op(a) op(b); a is (batches, rows, depth), or (batches, depth, rows) where it is
-// transposed; b likewise.
+// c (batches, rows, columns) = op(a) op(b); a is (batches, rows, depth), or (batches, depth, rows) if transposed; b is
+// (batches, depth, columns), or (batches, columns, depth) if transposed.
 Product matmul(const float* a, const float* b, size_t batches, size_t rows, size_t columns, size_t depth,
                bool a_transposed, bool b_transposed, float* c);
 
-// Those of the fastest variant that runs here.
+// Return the kernels of the fastest variant that runs here.
 const ProductKernels& fastest_kernels();
 
-// How a product is dealt over threads: tasks 0 .. count-1, any range of them on any thread; a range of fewer than
-// `grain` is not worth a thread.
+// Division of a product into tasks 0 .. count-1; any thread can run any range of them. A range of fewer than `grain`
+// tasks is not worth a thread.
 struct Tasks {
   size_t count;
   size_t grain;
 };
 Tasks tasks_of(const Product& product, const ProductKernels& kernels = fastest_kernels());
 
-// Tasks begin .. end-1, which write elements of C that no other tasks write. The thread keeps up to 650 KB for its
-// next products. Returns false where there is no memory for that.
+// Run tasks begin .. end-1, which write elements of C that no other tasks write. The thread keeps up to 650 KB for its
+// next products. Returns false if there is no memory for that.
 bool run_tasks(const Product& product, size_t begin, size_t end, const ProductKernels& kernels = fastest_kernels());
 
-// The depth that is added up before it is added to C, where the whole is `depth`: a multiple of 32.
+// Return how much of a total `depth` is summed before it is added to C: a multiple of 32.
 size_t block_depth(size_t depth);
 
 }  // namespace kernels

@@ -37,7 +37,7 @@ struct RoundRows {
   RoundedRows out;
 };
 
-// As products.h has them.
+// Tasks as in products.h.
 Tasks tasks_of(const RoundRows& product);
 bool run_tasks(const RoundRows& product, size_t begin, size_t end);
 
@@ -67,7 +67,7 @@ struct RoundedKernels {
   void (*fill)(const Int4Matrix& weight, size_t column, float* panel);
   void (*multiply)(const RoundedLinear& product, size_t first, size_t count, size_t column, const float* panel,
                    size_t count_panels);
-  // Those of INT8 weights.
+  // The same for INT8 weights.
   void (*fill_bytes)(const Int8Matrix& weight, size_t column, float* panel);
   void (*multiply_bytes)(const RoundedLinear& product, size_t first, size_t count, size_t column, const float* panel,
                          size_t count_panels);
@@ -82,7 +82,7 @@ extern const RoundedKernels rounded_dotprod;
 extern const RoundedKernels rounded_neon;
 extern const RoundedKernels rounded_portable;
 
-// As products.h has them; the thread keeps its panels' memory, 36 bytes a lane and group, for its next products.
+// Tasks as in products.h; the thread keeps its panels' memory, 36 bytes per lane and group, for its next products.
 Tasks tasks_of(const RoundedLinear& product, const RoundedKernels& kernels = *fastest_products().rounded);
 bool run_tasks(const RoundedLinear& product, size_t begin, size_t end,
                const RoundedKernels& kernels = *fastest_products().rounded);

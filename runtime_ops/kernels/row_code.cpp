@@ -175,7 +175,7 @@ class Parser {
     return is_written(static_cast<size_t>(value)) ? nullptr : "code: a register must be written before it is read";
   }
 
-  // Whether every element of the register has a value: it was written whole, or its puts leave no gap.
+  // Return whether every element of the register has a value: it was written whole, or its puts leave no gap.
   bool is_written(size_t reg) const {
     if (writes_[reg].whole || !writes_[reg].put) {
       return writes_[reg].whole;

@@ -1,4 +1,4 @@
-// What the code of a row program says, checked; row_program.h has the format.
+// Decoding and validation of a row program's code; row_program.h defines the format.
 #pragma once
 
 #include "row_program.h"
@@ -17,7 +17,7 @@ struct RowCode {
   std::vector<bool> is_put_target;  // of each register
 };
 
-// 1, 2 or 3, or 0 where there is no such opcode. Slices, puts and fills have one: c is no operand there.
+// Return 1, 2 or 3, or 0 if there is no such opcode. Slices, puts and fills have one: their c is not an operand.
 size_t row_operand_count(int64_t opcode);
 
 // Fills the dims, rows, inputs, widths of the registers and outputs, and the greatest width of `program`. Returns

@@ -16,7 +16,7 @@ constexpr size_t kLanes = 16;
 // Lanes of a sum are added up in double after this many elements, so that the error does not grow with the width.
 constexpr size_t kRun = 512;
 
-// As torch: NaN where either is NaN. Two choices and not one of two conditions, which GCC does not vectorize.
+// Like torch: NaN if either is NaN. Two selects instead of one with two conditions, which GCC does not vectorize.
 ZO_INLINE float greater(float a, float b) {
   const float most = a > b ? a : b;
   return a != a ? a : most;
@@ -144,7 +144,7 @@ float sum_of(const float* row, size_t width) {
   while (width - i >= kLanes) {
     const size_t end = i + std::min(kRun, (width - i) / kLanes * kLanes);
     Four lane[4] = {};
-    // Four at a time, so that a lane's additions, each of which waits for the one before, are fewer.
+    // Four at a time, so that a lane has fewer additions that wait for the one before.
     for (; i + 4 * kLanes <= end; i += 4 * kLanes) {
       for (size_t j = 0; j < 4; ++j) {
         const float* v = row + i + 4 * j;

@@ -24,7 +24,7 @@ struct RowLoop {
   size_t width;
 };
 
-// Changes `loop`, of which nothing is meant to be left.
+// Run `loop` and change it; do not use it afterwards.
 void run_row_loop(RowOp op, RowLoop& loop);
 
 }  // namespace kernels

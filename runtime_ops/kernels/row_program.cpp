@@ -193,7 +193,7 @@ class Layout {
   std::vector<size_t> last_use_;  // the last step that needs a root
 };
 
-// Runs blocks of rows: where a register lies in one is set by place_block.
+// Runs blocks of rows; place_block sets the locations of the registers in a block.
 class Run {
  public:
   Run(const RowProgram& program, const float* const* inputs, float* const* outputs, float* scratch)

@@ -24,7 +24,7 @@ constexpr size_t kRowMaxRegisters = 256;
 constexpr size_t kRowMaxInstructions = 1024;
 
 // Elementwise operations broadcast operands of width 1; the width of dst is the greatest of its operands'. They follow
-// IEEE 754; max and min give NaN where an operand is NaN, as torch does.
+// IEEE 754; max and min give NaN if an operand is NaN, like torch.
 enum class RowOp : int64_t {
   kAdd = 0,
   kSub = 1,
@@ -59,7 +59,7 @@ enum class RowOp : int64_t {
 // A validated program, laid out. Made by parse_row_program; its fields are for run_row_program.
 struct RowProgram {
   enum class Home : uint8_t { kInput, kOutput, kScratch };
-  // Where the rows of a register lie: element `shift` of row r of its home is at home + shift + r * pitch.
+  // Location of a register's rows: element `shift` of row r of its home is at home + shift + r * pitch.
   struct Register {
     size_t width = 0;
     Home home = Home::kScratch;
@@ -101,8 +101,8 @@ struct RowProgram {
   size_t scratch = 0;     // floats of scratch
 };
 
-// Checks a code against its tensors, of which input i has sizes[i] elements, and lays the program out. Returns nullptr,
-// or the rule that the code breaks; then `program` is of no use.
+// Check a code against its tensors (input i has sizes[i] elements) and lay the program out. Return nullptr, or the rule
+// that the code breaks; `program` must not be used then.
 const char* parse_row_program(const int64_t* code, size_t code_length, const double* constants, size_t constant_count,
                               const size_t* sizes, size_t input_count, RowProgram& program);
 

@@ -1,4 +1,4 @@
-// Where products keep what they have packed.
+// Memory in which products keep packed operands.
 #pragma once
 
 #include <cstddef>

@@ -14,7 +14,7 @@ constexpr size_t kCached = size_t{1} << 17;        // floats of x and y that a b
 constexpr size_t kWorthAThread = size_t{1} << 17;  // floats copied, and entries times rows
 constexpr size_t kBand = 64;                       // columns of y that are a tile at a time
 
-// How the rows are dealt: queries * blocks tasks.
+// Division of the rows into queries * blocks tasks.
 struct Split {
   size_t queries;
   size_t signs;   // copies of a query

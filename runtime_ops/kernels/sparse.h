@@ -39,24 +39,24 @@ struct SparseProduct {
   float* out;        // (rows, N); overlaps nothing
 };
 
-// Whether the rows are so many copies.
+// Return whether the rows divide into the perturbed copies.
 bool sparse_rows_fit(const SparseProduct& product);
 
-// Whether the places ascend and lie within the matrix.
+// Return whether the indices ascend and lie within the matrix.
 bool sparse_places_fit(const SparseProduct& product);
 
-// Two ways to the same bits. kRows reads x and writes y where an entry says, a few rows at a time. kTiles transposes x
-// and y, so that an entry is one multiplication and one addition of vectors: better where entries are many.
+// Two algorithms with the same bits. kRows reads x and writes y at an entry's indices, a few rows at a time. kTiles
+// transposes x and y, so that an entry is a multiplication and an addition of vectors: better for many entries.
 enum class SparseForm { kRows, kTiles };
 
 // The faster one, as tests/cpp/bench_sparse.cpp measures.
 SparseForm sparse_form(const SparseProduct& product);
 
-// As products.h has them. A task is some rows of both copies of a query, which share the noise.
+// Tasks as in products.h. A task is some rows of both copies of a query, which share the noise.
 Tasks tasks_of(const SparseProduct& product, const SparseKernels& kernels = *fastest_products().sparse);
 
-// The product must fit. Returns false where there is no memory for tiles, which the thread keeps: 512 KB, or what one
-// tile of each copy takes.
+// The product must fit. Returns false if there is no memory for tiles. The thread keeps that memory: 512 KB, or what
+// one tile of each copy takes.
 bool run_tasks(const SparseProduct& product, size_t begin, size_t end, SparseForm form,
                const SparseKernels& kernels = *fastest_products().sparse,
                rng::NoiseBlocks normal_blocks = rng::fastest().normal_blocks);

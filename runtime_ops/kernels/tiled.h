@@ -1,12 +1,12 @@
-// Products by tiles of bfloat16, where a processor multiplies those faster: of numbers that are rounded to it
-// (Product::bf16), and of float32 where it is many times as fast (AMX).
+// Products by tiles of bfloat16, for processors that multiply those faster: of numbers that are rounded to it
+// (Product::bf16), and of float32 if that is many times as fast (AMX).
 //
-// A float32 is the sum of three bfloat16 of 8 bits each, exactly: its leading bits, those of what is left, and the rest
-// (each cut off, not rounded). A number of an INT4 weight has 11 bits and is the sum of two; a code of an INT8 weight is
-// one, and its scale is multiplied to C, or to A where it belongs to the depth. Products of parts are added up in
-// float32, but those below 2^-23 of the whole: the third part of either by another than the first. So an element of C is
-// as near as a sum of fused multiply-adds, but has other bits, which depend on A's row, B's column and the depth alone, as
-// with all variants. What is not finite in A makes NaN; parts below float32's least normal number count as zero.
+// A float32 is the exact sum of three bfloat16 of 8 bits each: its leading bits, those of the remainder, and the rest
+// (each cut off, not rounded). A number of an INT4 weight has 11 bits and is the sum of two; a code of an INT8 weight
+// is one, and its scale is multiplied into C, or into A if it belongs to the depth. Products of parts are added in
+// float32, except those below 2^-23 of the whole: a third part by any but the other's first. So C is as accurate as
+// with fused multiply-adds, but has other bits, which depend on A's row, B's column and the depth alone, as with all
+// variants. Non-finite values in A give NaN; parts below float32's least normal number count as zero.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// What attention over a cache is made of, on the vectors of vector_products.h: products of one query with keys, and sums of
-// values. Bits are those of every variant that has a fused multiply-add.
+// Building blocks of attention over a cache, on the vectors of vector_products.h: products of one query with keys, and
+// sums of values. All variants that have a fused multiply-add give the same bits.
 #pragma once
 
 #include "product_variants.h"
@@ -44,7 +44,7 @@ void dots(const float* query, const float* rows, size_t count, size_t depth, flo
   }
 }
 
-// W vectors of a row, of which `width` elements are there.
+// Compute W vectors of a row that has `width` elements.
 template <typename V, size_t W>
 void add_columns(float* out, const float* rows, const float* factors, size_t count, size_t stride, size_t width) {
   typename V::Float sum[W];

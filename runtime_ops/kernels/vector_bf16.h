@@ -1,11 +1,11 @@
 // The kernels of tiled.h for numbers that are rounded to bfloat16, on the vectors of an instruction set that multiplies
-// pairs of them. Beside what vector_products.h asks of a type V of vectors:
+// pairs of them. In addition to the requirements of vector_products.h, a type V of vectors has:
 //
 //   rounded_pairs(a, b)        a word for each lane: a's number, rounded to nearest even, in the lower half, b's above
 //   store_rounded(to, a, b)    a's numbers, then b's, rounded
 //   dot(sum, a, b)             sum + the products of the lower halves and of the upper ones, in float32
 //
-// For why V and these functions lie where they do, see vector_products.h.
+// vector_products.h explains the location of V and these functions.
 #pragma once
 
 #include "tiled.h"
@@ -17,13 +17,13 @@ namespace {
 
 constexpr size_t kPairsBelow = 2 * kTile;  // numbers from one pair of the depth to the next
 
-// Where a panel of `parts` has the numbers of columns `unit` .. and of the pair of the depth at p.
+// Return where a panel of `parts` has the numbers of columns `unit` .. and of the pair of the depth at p.
 uint16_t* pair_at(uint16_t* packed, const Part& part, size_t parts, size_t unit, size_t p) {
   const size_t tile = p / kTileDepth * (part.width / kTile) + unit / kTile;
   return packed + tile * parts * kTileNumbers + p % kTileDepth / 2 * kPairsBelow + unit % kTile * 2;
 }
 
-// Zeros where a panel has no depth.
+// Zero the part of a panel past its depth.
 void clear_end(const Part& part, size_t parts, uint16_t* packed) {
   const size_t begin = part.depth / kTileDepth * kTileDepth;
   if (begin < part.depth) {
@@ -65,7 +65,7 @@ void store_pairs(typename V::Float first, typename V::Float second, uint16_t* ou
   __builtin_memcpy(out, &pairs, sizeof(pairs));
 }
 
-// Of an unpacking that calls put for one row of B after the other: takes them by pairs.
+// Return a `put` for unpackings, which call it for one row of B after the other: it stores the rows in pairs.
 template <typename V, typename Value>
 auto put_rounded(const Part& part, uint16_t* packed, Value value) {
   typedef typename V::Float Float;
@@ -134,7 +134,7 @@ void round_int8(Int8Matrix b, Part part, uint16_t* packed) {
   }
 }
 
-// Rows and columns of which sums stay in registers: W vectors of columns.
+// Rows whose sums stay in registers, for W vectors of columns.
 inline constexpr size_t kPairRows = 8;
 static_assert(kTile % kPairRows == 0, "rows of a tile are whole groups");
 

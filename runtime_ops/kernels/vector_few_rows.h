@@ -1,6 +1,6 @@
-// Products of few rows with INT4 weights, on the vectors of vector_products.h: every code is read once and multiplied in
-// registers, without a panel between. Sums are those of panels, bit for bit. Of V these need, beside what
-// vector_products.h lists,
+// Products of few rows with INT4 weights, on the vectors of vector_products.h: every code is read once and multiplied
+// in registers, without a panel. Sums have the same bits as with panels. In addition to the requirements of
+// vector_products.h, V has
 //
 //   Int4Scale                  of a group, set(scale): times(word, i) is q * scale of the codes in bits 4 i to 4 i + 3
 #pragma once
@@ -146,7 +146,7 @@ void multiply_range(const FewRows& f) {
   }
 }
 
-// As many sums as hide how long one takes.
+// Multiply with enough sums at once to hide the latency of each.
 template <typename V, size_t R = 1>
 void few_int4(const FewRows& f) {
   constexpr size_t kVectors = R == 1 ? V::kFewVectors : R == 2 ? V::kFewVectors / 2 : 1;

@@ -1,5 +1,5 @@
-// The kernels of grid_kernels.h on the vectors of an instruction set: V as vector_products.h asks for them and R, of as
-// many lanes, as rng/vector_levels.h does, with first_lanes(). Of V these need, beside what vector_products.h lists,
+// The kernels of grid_kernels.h on the vectors of an instruction set. V meets vector_products.h, and R, with as many
+// lanes, meets rng/vector_levels.h and has first_lanes(). In addition, V has
 //
 //   Int                        vectors of int32_t
 //   clamp(value, low, high)    of the lanes of an Int
@@ -60,7 +60,7 @@ void grid_fill_int8(Int8Matrix b, Part part, const uint32_t* levels, float* plus
 
 // --- the update -----------------------------------------------------------------------------------
 
-// S(v) by the words r, of sizes v, of which more than 255 moves no further.
+// S(v) by the words r, for sizes v; sizes above 255 count as 255.
 template <typename V>
 typename V::Int rounded_size(typename V::Float v, typename V::Word r) {
   typedef typename V::Float Float;
@@ -122,7 +122,7 @@ void each_query(const GridUpdate& update, const Levels& levels, uint32_t first, 
   }
 }
 
-// The words by which the moves of a stream's elements are rounded.
+// Make the words that round the moves of a stream's elements.
 template <typename R>
 void rounding_words(rng::Stream stream, uint32_t first, typename R::Word (&word)[4][rng::detail::kTogether]) {
   stream.tensor_id |= rng::kRounding;
@@ -148,7 +148,7 @@ void add_moves(const GridUpdate& update, const Levels& levels, uint32_t first,
                    });
 }
 
-// Likewise S(sum_i c_i Q(u_i)), the sum in float32 and in the order of the queries, by the words of query 0.
+// Adds S(sum_i c_i Q(u_i)), the sum in float32 and in the order of the queries, by the words of query 0.
 template <typename V, typename R, typename Levels>
 void add_summed_move(const GridUpdate& update, const Levels& levels, uint32_t first,
                      typename V::Int (&sums)[4][rng::detail::kTogether]) {

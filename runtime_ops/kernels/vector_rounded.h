@@ -16,7 +16,7 @@ namespace detail {
 
 static_assert(kInt4 == kRoundedGroup, "a row's words of one group are loaded together");
 
-// The bias of columns from `column` on, 0 where there is none.
+// The bias of columns from `column` on, or 0 if there is no bias.
 template <typename V>
 typename V::Float load_bias(const RoundedLinear& product, size_t column) {
   float bias[V::kLanes] = {};
@@ -118,7 +118,7 @@ void multiply_rounded_rows(const RoundedLinear& product, size_t first, size_t co
   multiply_rounded<V, D, R>(product, first, column);
 }
 
-// Of each group its eight words of codes, the even ones of a word before the odd ones, and its scales.
+// Words per group: eight words of codes, the even codes of a word before the odd ones, and the scales.
 inline constexpr size_t kWordsOfGroup = 2 * kFloats + 1;
 
 // Codes of a panel as they are in a weight, 0 to 15.
@@ -283,7 +283,7 @@ void multiply_panels(const RoundedLinear& product, size_t first, size_t count, s
 
 }  // namespace detail
 
-// ByteDots: D of products of bytes of which Codes makes numbers that it can multiply.
+// ByteDots: the D for products of bytes, which Codes converts to numbers that it can multiply.
 template <typename V, typename D, typename ByteDots, typename Codes>
 constexpr RoundedKernels rounded_kernels() {
   static_assert(D::kRows == ByteDots::kRows && D::kPanels == ByteDots::kPanels, "tasks are the same");

@@ -13,7 +13,7 @@ inline constexpr size_t kFloats = kBytes / sizeof(float);
 inline constexpr size_t kInt4 = 2 * kBytes;
 inline constexpr size_t kInt8 = kBytes;
 
-// Where kLanes rows of `stride` elements begin. Rows past the end repeat the last one.
+// Start addresses of kLanes rows of `stride` elements. Rows past the end repeat the last one.
 template <typename V, typename T>
 struct Rows {
   const char* begin[V::kLanes];

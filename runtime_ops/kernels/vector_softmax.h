@@ -1,5 +1,5 @@
-// The softmax of attention and its gradient, on tiles of scores and the vectors of vector_products.h. Beside what that lists
-// V has Int, vectors of int32_t.
+// The softmax of attention and its gradient, on tiles of scores and the vectors of vector_products.h. In addition to
+// the requirements of that file, V has Int, vectors of int32_t.
 #pragma once
 
 #include "product_variants.h"
@@ -8,8 +8,8 @@ namespace zoexport {
 namespace kernels {
 namespace detail {
 
-// Those of row_math::exp, with fused multiply-adds where V has them. Of x up to 1; 0 where the result would be below the
-// least normal float, and what is no number stays so.
+// Exponentials as in row_math::exp, with fused multiply-adds if V has them, for x up to 1. The result is 0 if it would
+// be below the least normal float, and NaN stays NaN.
 template <typename V>
 inline __attribute__((always_inline)) typename V::Float exponential(typename V::Float x) {
   typedef typename V::Float Float;
@@ -50,7 +50,7 @@ struct SeenRows {
   int32_t begin, all_begin, all_end, end;
 };
 
-// Of `count` keys from first_key on, for the queries first .. last.
+// Return the rows seen among `count` keys from first_key on, for the queries first .. last.
 inline __attribute__((always_inline)) SeenRows seen_rows(const Seen& seen, int32_t first_key, int32_t count,
                                                          int32_t first, int32_t last) {
   SeenRows rows = {0, 0, count, count};

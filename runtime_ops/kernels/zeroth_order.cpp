@@ -13,8 +13,8 @@ namespace {
 using rng::kElements;
 using rng::Stream;
 
-// Calls body(first_block, first element, count) for pieces of n elements, of which element 0 is element `first` of their
-// tensor; pieces start at whole blocks.
+// Calls body(first_block, first element, count) for pieces of n elements. Element 0 is element `first` of its tensor;
+// pieces start at whole blocks.
 template <typename Body>
 void for_pieces(size_t first, size_t n, Body body) {
   for (size_t begin = 0; begin < n; begin += kElements) {

@@ -1,10 +1,10 @@
-// Zeroth-order state kernels: perturbed copies of a slot, and the update from projected gradients.
+// Zeroth-order state kernels: perturbed copies of a parameter, and its update from projected gradients.
 //
-// All arithmetic is float32, one rounding an operation, so the results are the same bits on every machine and in
-// exporter/zoexport/ir/ops.py. z(step, query) is the noise of docs/rng.md for the slot's tensor id: normals, or the signs
-// that `noise_blocks` makes. Tensors are dense; n is the number of elements, at most 2^34. Results do not depend on how a
-// caller splits work, nor on which of rng/variants.h makes the noise. Where a kernel takes `first`, its arrays are the part of the tensor that begins with
-// this element, a multiple of rng::kElements.
+// All arithmetic is float32 with one rounding per operation, so the results are the same bits on every machine and in
+// exporter/zoexport/ir/ops.py. z(step, query) is the noise of docs/rng.md for the parameter's tensor id: normals, or
+// the signs that `noise_blocks` makes. Tensors are dense; n is the number of elements, at most 2^34. Results depend
+// neither on how a caller splits work nor on which of rng/variants.h makes the noise. If a kernel takes `first`, its
+// arrays are the part of the tensor that begins with this element, a multiple of rng::kElements.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ namespace kernels {
 // out = master - (learning_rate/q) * sum_j gradients[j] * z(step-1, j), j ascending: the update of the step before `step`.
 //
 // master, out: n floats; they may be the same array, and must not overlap otherwise.
-// gradients: q floats. If all are zero nothing is pending: out becomes a copy of master, whatever step is.
-// Returns false, with nothing written, where q is 0 or a gradient is pending at step 0.
+// gradients: q floats. If all are zero nothing is pending: out becomes a copy of master, at any step. Returns false
+// without writing if q is 0 or a gradient is pending at step 0.
 bool zo_update(const float* master, size_t n, const float* gradients, size_t q, float learning_rate, uint64_t seed,
                uint32_t step, uint32_t tensor_id, float* out,
                rng::NoiseBlocks noise_blocks = rng::fastest().normal_blocks, size_t first = 0);

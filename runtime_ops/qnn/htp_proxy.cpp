@@ -14,7 +14,7 @@
 
 namespace {
 
-// Of QnnInterface_t, the same in all headers of API version 2: the functions follow its description.
+// Layout of QnnInterface_t, the same in all headers of API version 2: the functions follow its description.
 constexpr size_t kVersion = 16;       // the offset in bytes of its core API version: major, minor, patch
 constexpr size_t kFunctions = 40;     // that of the functions
 constexpr size_t kDeviceCreate = 40;  // its place among them
@@ -54,8 +54,8 @@ uint64_t device_create(void* log, const DeviceConfig** configs, void** device) {
   std::array<const DeviceConfig*, kMost + 1> list{};
   size_t count = 0;
   for (; configs != nullptr && *configs != nullptr && count < kMost; ++configs) {
-    // Beside custom ones ExecuTorch only describes the platform, in a struct that has changed too; without it the
-    // library describes it itself, by the chip.
+    // Except for custom configurations, ExecuTorch only describes the platform, in a struct that has changed too;
+    // without it the library describes it itself, by the chip.
     if ((*configs)->option == kCustom) {
       const auto* older = static_cast<const OlderHtpConfig*>((*configs)->custom);
       values[count].option = older->option;

@@ -1,8 +1,8 @@
 // Standard normals of the noise specification zoexport-philox4x32-10/1 (docs/rng.md): Box-Muller in float32
 // additions, subtractions, multiplications and square roots, each rounded once, in exactly this order.
 //
-// Compile with -ffp-contract=off (GCC fuses by default where the machine has FMA; the pragma below serves
-// clang) and without -ffast-math. -fno-math-errno lets GCC vectorize the square root.
+// Compile with -ffp-contract=off (GCC fuses by default if the machine has FMA; the pragma below is for clang) and
+// without -ffast-math. -fno-math-errno lets GCC vectorize the square root.
 #pragma once
 
 #include <cmath>
@@ -35,13 +35,13 @@ inline uint32_t as_bits(float value) {
   return bits;
 }
 
-// What the formulas below compute with: here single numbers, in vector_noise.h vectors of them.
+// Types of the formulas below: single numbers here, vectors of them in vector_noise.h.
 struct Scalar {
   using Float = float;
   using Word = uint32_t;
   static Float as_float(Word bits) { return detail::as_float(bits); }
   static Word as_bits(Float value) { return detail::as_bits(value); }
-  // Of the word as a signed integer.
+  // Converts the word as a signed integer.
   static Float to_float(Word word) { return static_cast<float>(static_cast<int32_t>(word)); }
 };
 

@@ -13,12 +13,12 @@ namespace rng {
 inline constexpr const char* kSpecId = "zoexport-philox4x32-10/1";
 // Stochastic rounding of tensor t draws from tensor id t | kRounding: independent of t's noise.
 inline constexpr uint32_t kRounding = 0x80000000u;
-// Which inputs of an adapter are left out is drawn from tensor id b | kDropout, where b is its second matrix's.
+// Dropout of an adapter's inputs draws from tensor id b | kDropout, where b is the id of its second matrix.
 inline constexpr uint32_t kDropout = 0x60000000u;
 // The tensor id of the shuffle.
 inline constexpr uint32_t kShuffle = 0xFFFFFFFFu;
 
-// What selects a stream of words; an element's index then selects the word.
+// Key of a stream of words; an element's index selects the word.
 struct Stream {
   uint64_t seed;
   uint32_t tensor_id;
@@ -115,7 +115,7 @@ inline void words(const Stream& stream, uint64_t start, size_t count, uint32_t* 
   });
 }
 
-// The reference: -1 where the top bit of the element's word is set, else +1.
+// The reference: -1 if the top bit of the element's word is set, else +1.
 inline void sign_blocks(const Stream& stream, uint32_t first_block, float* out) {
   Words word;
   philox(stream, first_block, word);
@@ -131,7 +131,7 @@ inline void signs(const Stream& stream, uint64_t start, size_t count, float* out
   fill(stream, start, count, out, make);
 }
 
-// What a dropout of `share` (from 0 to below 1) multiplies by: 0 or 1 / (1 - share). start + count <= 2^34.
+// Factors of a dropout of `share` (from 0 to below 1): 0 or 1 / (1 - share). start + count <= 2^34.
 inline void kept(const Stream& stream, uint64_t start, size_t count, double share, float* out) {
   const auto threshold = static_cast<uint32_t>(share * 4294967296.0);
   const auto scale = static_cast<float>(1.0 / (1.0 - share));

@@ -16,7 +16,7 @@ struct Variant {
   NoiseBlocks sign_blocks;
 };
 
-// What directions are made of.
+// Distribution of perturbation directions.
 enum class Noise {
   kNormal,
   kRademacher  // signs

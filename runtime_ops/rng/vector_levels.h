@@ -1,7 +1,7 @@
-// The levels of levels.h on the vectors of an instruction set. Beside what vector_philox.h asks for V has
+// The levels of levels.h on the vectors of an instruction set. In addition to what vector_philox.h requires, V has
 //
 //   load(from), store(to, word)    at any address
-//   kFewBits            the log2 of a table's size, at most, of which Few is made
+//   kFewBits            the log2 of the size of the largest table that Few is made of
 //   Few, Any            made of (entries, log2_size): find(index, thresholds, pairs) gives the entries of the lanes. Few
 //                       keeps the table in registers
 #pragma once
@@ -34,7 +34,7 @@ struct Levels {
     return ((pairs & is_own) | ((pairs >> 16) & ~is_own)) & 255u;
   }
 
-  // Of the words of vector i of blocks, the first lowest.
+  // The levels of the words of vector i of blocks, the first in the lowest byte.
   Word four(const Word (&word)[4][kTogether], size_t i) const {
     return one(word[0][i]) | one(word[1][i]) << 8 | one(word[2][i]) << 16 | one(word[3][i]) << 24;
   }

@@ -1,6 +1,6 @@
-// Noise of kBlocks blocks on the vectors of an instruction set. A file that is compiled for one describes its vectors by a
-// type V and calls vector_normal_blocks<V> and vector_sign_blocks<V>; the formulas are normal.h's and philox.h's, so the
-// bits are too. Beside what vector_philox.h asks for V has
+// Noise of kBlocks blocks on the vectors of an instruction set. A file that is compiled for one describes its vectors
+// by a type V and calls vector_normal_blocks<V> and vector_sign_blocks<V>; the formulas are normal.h's and philox.h's,
+// so the bits are too. In addition to the requirements of vector_philox.h, V has
 //
 //   as_float, as_bits, to_float    as Scalar's in normal.h
 //   sqrt                rounded as IEEE says
@@ -19,7 +19,7 @@ namespace detail {
 // formulas see numbers as in normal.h's Scalar. Friends of a V's own, as templates over vectors would not be local.
 template <typename V>
 struct SideBySide {
-  // Of each vector what the function gives for those of `from`.
+  // Apply the function to each vector of `from`.
   template <typename To, typename Function, typename... From>
   static To each(const Function& function, const From&... from) {
     To to;
@@ -93,7 +93,7 @@ struct SideBySide {
   static Float sqrt(const Float& from) { return each<Float>(V::sqrt, from); }
 };
 
-// What Elements::of(the four words of kTogether vectors of blocks, their elements) makes of kBlocks blocks.
+// Fill kBlocks blocks by Elements::of(the four words of kTogether vectors of blocks, their elements).
 template <typename V, typename Elements>
 inline void vector_blocks(const Stream& stream, uint32_t first_block, float* out) {
   constexpr size_t kStep = kTogether * V::kLanes;

@@ -130,7 +130,7 @@ bool takes_value(const std::string& name) {
          std::find(others.begin(), others.end(), name) != others.end();
 }
 
-// Whether it is an option without a value, which is then taken.
+// Take an option without a value; return whether it is one.
 bool take_flag(Options& options, const std::string& name) {
   if (const auto found = switches().find(name); found != switches().end()) {
     (options.*(found->second.kind))[found->second.key] = true;

@@ -1,4 +1,4 @@
-// Numbers as messages and results show them.
+// Formatting of numbers in messages and results.
 #pragma once
 
 #include <cmath>
@@ -14,7 +14,7 @@ inline std::string decimal(double value) {
   return text;
 }
 
-// A number as JSON; null if it is not finite.
+// Return a number as JSON; null if it is not finite.
 inline nlohmann::json json_number(double value) {
   return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json();
 }

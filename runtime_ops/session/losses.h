@@ -1,4 +1,4 @@
-// What a run minimizes.
+// Losses that a run can minimize.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace zoexport {
 
-// The last two are of pairs of a chosen and a rejected response (docs/preferences.md).
+// The last two compare pairs of a chosen and a rejected response (docs/preferences.md).
 enum { ZO_LOSS_FULL = 0, ZO_LOSS_CHOICES = 1, ZO_LOSS_DPO = 2, ZO_LOSS_ORPO = 3 };
-// The score of a choice: the sum of its tokens' log-probabilities, or the mean.
+// Score of a choice: the sum or the mean of its tokens' log-probabilities.
 enum { ZO_CHOICES_SUM = 0, ZO_CHOICES_MEAN = 1 };
 
-// The loss of one of its four words.
+// Return the loss of this name; ZO_LOSS_FULL for any other text.
 inline int32_t loss_from_text(const std::string& text) {
   return text == "choices" ? ZO_LOSS_CHOICES
          : text == "dpo"   ? ZO_LOSS_DPO
@@ -22,12 +22,12 @@ inline int32_t loss_from_text(const std::string& text) {
                            : ZO_LOSS_FULL;
 }
 
-// Whether a loss is of several candidates of an example and not of the right one alone.
+// Return whether a loss compares several candidates of an example instead of using only the right one.
 inline bool compares(int32_t loss) { return loss != ZO_LOSS_FULL; }
-// Whether a loss is of pairs, and examples must be some.
+// Return whether a loss needs pairs, so that each example must be one.
 inline bool of_pairs(int32_t loss) { return loss == ZO_LOSS_DPO || loss == ZO_LOSS_ORPO; }
 
-// Whether examples can share rows. `masked`: of an encoder, in which every token sees the whole row.
+// Refuse packing for encoders (`masked`), whose tokens see the whole sequence, and for losses that compare answers.
 inline Status check_pack(bool pack, bool masked, int32_t loss) {
   if (!pack || !(masked || compares(loss))) {
     return {};
@@ -41,8 +41,8 @@ inline Status check_pack(bool pack, bool masked, int32_t loss) {
 
 struct Objective {
   int32_t loss = ZO_LOSS_FULL;
-  double beta = 0;                   // of a loss of pairs
-  int32_t choices = ZO_CHOICES_SUM;  // what choices are compared by
+  double beta = 0;                   // DPO and ORPO only
+  int32_t choices = ZO_CHOICES_SUM;  // score of a choice: ZO_CHOICES_*
 };
 
 }  // namespace zoexport

@@ -53,7 +53,7 @@ AnonymousPeak::AnonymousPeak() {
   if (memory_usage().anonymous_bytes == 0) {
     return;
   }
-  // Signals are for the host's own threads.
+  // Block all signals in the new thread: the host's own threads handle them.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -68,7 +68,7 @@ AnonymousPeak::AnonymousPeak() {
       } while (!changed_.wait_for(lock, std::chrono::milliseconds(10), [this] { return done_; }));
     });
   } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch)
-    // Without a thread there are the looks of take().
+    // Without a thread, only take() samples.
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }

@@ -1,4 +1,4 @@
-// What the kernel says of this process's memory.
+// Memory usage of this process, as the kernel reports it.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,7 @@
 
 namespace zoexport {
 
-// Zeros if the system does not tell.
+// Memory in bytes; zeros if the system does not report it.
 struct MemoryUsage {
   uint64_t rss_bytes = 0;
   uint64_t peak_rss_bytes = 0;
@@ -17,16 +17,16 @@ struct MemoryUsage {
 };
 MemoryUsage memory_usage();
 
-// Bytes of memory that this machine has; UINT64_MAX where the system does not say. What a bundle asks for beyond it is
-// refused before it is taken, as systems grant more than there is and end the process later.
+// Return the machine's memory in bytes; UINT64_MAX if unknown. A bundle that needs more is refused before it allocates:
+// systems overcommit memory and end the process later.
 uint64_t machine_memory();
 
-// Gives the system what was freed and the C library keeps, where it can: tens of megabytes after a large tokenizer, whose
-// many small parts lie between others.
+// Return freed memory that the C library keeps to the system, if possible: tens of megabytes after a large tokenizer,
+// whose many small allocations lie between others.
 void return_freed_memory();
 
-// Looks at the anonymous memory every 10 ms while it exists: engines take and give back memory within a step, which a
-// look after it would miss.
+// Sampler of the anonymous memory, every 10 ms: engines allocate and free memory within a step, which a
+// sample after the step would miss.
 class AnonymousPeak {
  public:
   AnonymousPeak();
@@ -34,7 +34,7 @@ class AnonymousPeak {
   AnonymousPeak(const AnonymousPeak&) = delete;
   AnonymousPeak& operator=(const AnonymousPeak&) = delete;
 
-  // The most that was seen since the last call, now included; 0 where the system does not say.
+  // Return the peak in bytes since the last call, including now; 0 if unknown.
   uint64_t take();
 
  private:

@@ -45,7 +45,7 @@ size_t distance(const std::string& a, const std::string& b) {
   return row[b.size()];
 }
 
-// A sentence that names the key most like `name`, if one is.
+// Return a sentence that suggests the key most similar to `name`; empty if no key is similar.
 std::string nearest(const std::string& name, const json& properties) {
   std::string found;
   size_t least = name.size() / 2 + 1;
@@ -88,7 +88,7 @@ std::string in_range(const std::string& kind, const json& property) {
   return text;
 }
 
-// Whether a number with a point is whole, and a double has it exactly.
+// Return whether a floating-point number is an integer that a double represents exactly.
 bool is_whole(const json& value) {
   constexpr double kMost = 9007199254740992;  // 2^53
   return value.is_number_float() && std::floor(value.get<double>()) == value.get<double>() &&
@@ -104,7 +104,7 @@ bool is_type(const json& value, const std::string& type) {
                              : value.is_number();
 }
 
-// Whether a number is in range. Numbers that are not whole are used as float32, whose range is smaller.
+// Return whether a number is in range. Non-integers are used as float32, whose range is smaller.
 bool fits(const json& value, const json& property, bool whole) {
   if (whole) {
     if (!value.is_number_unsigned() && value.get<double>() < 0) {
@@ -170,7 +170,7 @@ Status Options::check(const std::string& key, const json& value) const {
                    : type == "array"   ? "a list"
                                        : "an object");
   }
-  // Paths and names become C strings, which a zero character would cut.
+  // Paths and names become C strings, which a zero character would truncate.
   if (type == "string" && key != "prompt" && value.get<std::string>().find('\0') != std::string::npos) {
     return refused(key, value, "a text without zero characters");
   }
@@ -232,7 +232,7 @@ Status Options::set(const json& given) {
   for (const auto& [key, value] : given.items()) {
     if (!value.is_null()) {
       const std::string type = (*property(key))["type"];
-      // Hosts write 1 and 1.0; a state has one form.
+      // Hosts write 1 or 1.0; a state stores one form.
       given_[key] = type == "number"    ? json(value.get<double>())
                     : type == "integer" ? json(value.get<uint64_t>())
                                         : value;

@@ -1,5 +1,5 @@
-// Options of calls and settings of runs: JSON objects, checked against graphs/schema/settings.schema.json, which is compiled
-// in. A new setting is declared there, by its Python dataclass, and read here by its key.
+// Options of calls and settings of runs: JSON objects, checked against graphs/schema/settings.schema.json, which is
+// compiled in. A new setting is declared there, by its Python dataclass, and read here by its key.
 #pragma once
 
 #include <cstdint>
@@ -11,41 +11,41 @@
 
 namespace zoexport {
 
-// Parses the JSON object of a call's options; `text` may be null.
+// Parse the JSON object of a call's options; `text` may be null.
 Result<nlohmann::json> parse_options(const char* text, const std::string& kind);
 
-// Values by key. A getter of a key that was not given returns the table's default, or else its least value: its minimum, the
-// first of its words, zero, false.
+// Values by key. If a key was not given, its getter returns the table's default, or else the least value: the minimum,
+// the first enum word, zero or false.
 class Options {
  public:
-  // `kind`: a definition of the table.
+  // `kind`: name of a definition in the table.
   explicit Options(std::string kind);
 
-  // Checks names, types and ranges of the options of a call; `text` may be null.
+  // Parse and check the names, types and ranges of a call's options; `text` may be null.
   static Result<Options> parse(const char* kind, const char* text);
-  // The same, if the table has such a kind.
+  // Check options of a kind, which must be in the table.
   static Status check_kind(const std::string& kind, const char* text);
 
-  // Checks and takes values; null stands for a key that is not given. On failure nothing changes.
+  // Check and set values; null means that a key is not given. On failure nothing changes.
   Status set(const nlohmann::json& given);
 
   bool has(const char* key) const;
   double number(const char* key) const;
   uint64_t whole(const char* key) const;
-  // A number whose maximum in the table fits.
+  // Like whole(), for keys whose maximum in the table fits into 32 bits.
   uint32_t count(const char* key) const { return static_cast<uint32_t>(whole(key)); }
   bool flag(const char* key) const;
   std::string text(const char* key) const;
-  // The given value, or null.
+  // Return the given value, or null.
   const nlohmann::json& value(const char* key) const;
-  // The same of a call's options, with the order that the members of its objects were given in.
+  // Like value(), for a call's options: members of objects keep the order in which they were given.
   nlohmann::ordered_json in_order(const char* key) const;
   const nlohmann::json& given() const { return given_; }
 
  protected:
-  // The table's entry of a key; null for an unknown one.
+  // Return the table's entry of a key; null if the key is unknown.
   const nlohmann::json* property(const std::string& key) const;
-  // The failure of one value, named as in messages.
+  // Return the failure for one value; it names the setting or option as messages do.
   Failure refused(const std::string& key, const nlohmann::json& found, const std::string& expected) const;
   Status check(const std::string& key, const nlohmann::json& value) const;
 
@@ -53,21 +53,21 @@ class Options {
   nlohmann::json value_or_default(const char* key) const;
 
   std::string kind_;
-  std::string written_;  // the options of a call
+  std::string written_;  // JSON text of a call's options
   nlohmann::json given_ = nlohmann::json::object();
 };
 
-// The settings of a run, by the keys of the manifest's member `settings`.
+// Settings of a run, by the keys of the manifest's member `settings`.
 class RunSettings : public Options {
  public:
   RunSettings() : Options("settings") {}
 
-  // Takes a setting of a manifest, unless it is one that is compiled in.
+  // Set a setting from a manifest; ignore settings that are compiled into the bundle.
   Status read(const std::string& key, const nlohmann::json& value);
-  // Takes what a host or a state changes; refuses a setting that is compiled into the bundle.
+  // Apply changes of a host or a state; refuse a setting that is compiled into the bundle.
   Status change(const nlohmann::json& settings);
-  // The settings that a run keeps when it resumes: those of the phase run, without the seed, which a state stores itself, and
-  // with `total_steps` if the schedule's rates depend on it.
+  // Return the settings that a run keeps when it resumes: all settings of the phase `run` except the seed, which a
+  // state stores itself. `total_steps` is included only if the schedule's rates depend on it.
   nlohmann::json kept() const;
 
   uint64_t seed() const { return whole("seed"); }

@@ -1,4 +1,4 @@
-// What long calls ask between their parts.
+// Progress callback of long calls.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace zoexport {
 
-// Is told how much is done, of how much, and answers whether to go on; may be empty.
+// Progress callback(done, total); returns false to cancel. May be empty.
 using GoOn = std::function<bool(uint64_t done, uint64_t total)>;
 
 }  // namespace zoexport

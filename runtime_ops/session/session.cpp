@@ -15,14 +15,14 @@ namespace zoexport {
 namespace {
 
 const char* const kAdapter = "adapter.safetensors";
-constexpr uint8_t kNoInteger = 0x80;  // -128: no weight of INT8
+constexpr uint8_t kNoInteger = 0x80;  // -128: not a valid INT8 weight
 
 Failure argument(const std::string& where, const std::string& found, const std::string& expected,
                  const std::string& fix) {
   return {ZO_INVALID_ARGUMENT, where, found, expected, fix};
 }
 
-// Has the manifest's programs be those of the engine that was asked for.
+// Select the requested engine's programs in the manifest.
 Status choose_engine(Manifest& manifest, const std::string& name) {
   if (name.empty() || name == manifest.engine) {
     return {};
@@ -36,7 +36,7 @@ Status choose_engine(Manifest& manifest, const std::string& name) {
   return {};
 }
 
-// As the C ABI passes values: float32 of floats, else the slot's own dtype.
+// Copy values in the C ABI's format: float32 for floating-point slots, else the slot's own dtype.
 void pass_values(const SlotSpec& spec, const void* from, void* values) {
   if (spec.integers()) {
     std::memcpy(values, from, spec.bytes());
@@ -60,7 +60,7 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
     return Failure{ZO_BUNDLE_ERROR, join(bundle, "manifest.json"), "the noise specification " + known.rng, rng::kSpecId,
                    "Use the zoexport version that compiled this bundle, or compile it again."};
   }
-  // Sizes now, hashes when a file is used: opening stays quick, and no altered file is ever run.
+  // Check sizes now and hashes when a file is used: opening stays quick, and a modified file never runs.
   ZO_TRY(files.check_sizes());
   if (options.trusted) {
     ZO_TRY(files.check_hosts(/*programs=*/options.engine.has_value()));
@@ -121,7 +121,7 @@ Status Session::fall_back(const Failure& failure) {
   ZO_ASSIGN(engine, make_engine(manifest_.fallback->engine));
   notice_ = "Engine " + manifest_.engine + " failed (" + failure.where + ": " + failure.found + "). Engine " +
             manifest_.fallback->engine + " runs the programs instead.";
-  // Each of these refers to those that follow it, and to the manifest's programs.
+  // Each object here refers to the objects reset after it, and to the manifest's programs.
   forget();
   generating_.reset();
   generating_engine_.reset();
@@ -233,7 +233,7 @@ Status Session::read_slot(size_t slot, int32_t which, void* values) {
   const SlotSpec& spec = slots_->spec(slot);
   const bool finish = which == ZO_SLOT_FINISHED && !pending().empty() && slots_->trainable(slot);
   if (finish) {
-    // Between steps the next values are free.
+    // Between steps the memory of the next values is free.
     ZO_TRY(trainer_->apply(pending(), run_.seed(), spec, slots_->current(slot), slots_->next(slot)));
   }
   pass_values(spec, finish ? slots_->next(slot) : slots_->current(slot), values);
@@ -250,7 +250,7 @@ Status Session::write_slot(size_t slot, const void* values) {
   kept_.reset();
   ZO_TRY(make_room());
   slots_->set(slot, written.data());
-  // A slot that is written again has one replacement still, however often.
+  // Keep one replacement per slot, even if the slot is written several times.
   auto place = std::find_if(written_.begin(), written_.end(), [&](const auto& entry) { return entry.first == slot; });
   if (place == written_.end()) {
     place = written_.insert(place, {slot, {}});

@@ -1,4 +1,4 @@
-// Session: adapters, under names and as files.
+// Session: named adapters, and adapters as files.
 #include "session/adapters/gguf_writer.h"
 #include "session/adapters/peft_reader.h"
 #include "session/adapters/peft_writer.h"
@@ -26,7 +26,7 @@ Result<std::string> Session::adapter_description(const std::string& where, const
   return file.read();
 }
 
-// --- Under names ----------------------------------------------------------------------------------------------------------
+// --- Named adapters --------------------------------------------------------------------------------------------------
 
 Status Session::load_adapter(const std::string& name, const std::string& folder) {
   ZO_TRY(check_adapter_name(name));
@@ -103,7 +103,7 @@ Status Session::check_adapter_name(const std::string& name) const {
   return {};
 }
 
-// --- As files -------------------------------------------------------------------------------------------------------------
+// --- Adapters as files -----------------------------------------------------------------------------------------------
 
 Status Session::export_adapter(const ExportOptions& options, const std::string& path) {
   ZO_ASSIGN(description,
@@ -131,7 +131,7 @@ Result<std::vector<AdapterLayer>> Session::adapter_layers() {
     const SlotSpec& spec = slots_->spec(b);
     const auto first = after(spec.name, kHalfA);
     if (first && slots_->find(kHalfB + *first) < slots_->size()) {
-      continue;  // comes with its B
+      continue;  // added together with its B
     }
     const auto module = after(spec.name, kHalfB);
     const size_t a = module ? slots_->find(kHalfA + *module) : slots_->size();

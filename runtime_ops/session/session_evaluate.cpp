@@ -1,4 +1,4 @@
-// A session's evaluations, and what the reference model says of pairs.
+// Session: evaluation, and scores of pairs under the reference model.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -16,7 +16,7 @@ Failure not_evaluated() {
 
 }  // namespace
 
-// --- The scores of the reference model (docs/preferences.md) --------------------------------------------------------------
+// --- Reference model's scores (docs/preferences.md) ------------------------------------------------------------------
 
 const ReferenceScores* Session::find_reference(const RunData& data) const {
   const auto found = std::find_if(references_.begin(), references_.end(),
@@ -83,7 +83,7 @@ Status Session::know_reference(const std::vector<const Dataset*>& datasets, cons
   for (const Dataset* dataset : datasets) {
     needed.push_back({dataset->digest(), dataset->size()});
   }
-  // Those of examples that the run had before would only be carried along.
+  // Drop scores of datasets that the run no longer uses.
   references_.erase(std::remove_if(references_.begin(), references_.end(),
                                    [&](const ReferenceScores& one) {
                                      return std::find(needed.begin(), needed.end(), one.data) == needed.end();
@@ -105,7 +105,7 @@ Status Session::know_reference(const std::vector<const Dataset*>& datasets, cons
   return {};
 }
 
-// --- Evaluation ---------------------------------------------------------------------------------------------------------
+// --- Evaluation ------------------------------------------------------------------------------------------------------
 
 Result<StateValues> Session::finished() {
   const bool next = !pending().empty();

@@ -1,4 +1,4 @@
-// Session: what it generates with, and that it can; text on both sides.
+// Session: text generation, from prompts to decoded text.
 #include <ctime>
 
 #include "session/chat/chat.h"
@@ -136,7 +136,7 @@ Result<Generated> Session::generate(GenerateRequest request) {
   if (text) {
     const bool before = told_to_end;
     say(text->finish());
-    told_to_end = before;  // nothing was to follow
+    told_to_end = before;  // generation has ended: ignore the answer to the last piece
     made.stop = text->stopped() && !told_to_end ? ZO_STOP_STRING : made.stop;
     result.text = text->text();
   }

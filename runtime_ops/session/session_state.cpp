@@ -1,4 +1,4 @@
-// A session's state folder: what is attached, saved, restored and resumed, and the settings that are the run's.
+// Session: the state folder (attach, save, restore, resume) and the run's recorded settings.
 #include <algorithm>
 #include <cstring>
 
@@ -7,7 +7,7 @@
 namespace zoexport {
 namespace {
 
-const char* const kEngine = "engine";  // among a run's changes
+const char* const kEngine = "engine";  // key in a run's changes
 
 }  // namespace
 
@@ -61,7 +61,7 @@ Status Session::verify_programs() {
   return manifest_.weights.empty() ? Status() : files_.check(manifest_.weights);
 }
 
-// --- The settings and the data that are the run's (docs/session.md) -------------------------------------------------------
+// --- Recorded settings and data of the run (docs/session.md) ---------------------------------------------------------
 
 Status Session::take_recorded() {
   if (!recorded_) {
@@ -81,7 +81,7 @@ Result<RunRecord> Session::asked(const RunSettings& run, const Dataset* dataset)
     now.data = RunData{dataset->digest(), dataset->size(), dataset->conversations()};
   }
   if (!recorded_ || records_.empty()) {
-    return now;  // a run that has not begun
+    return now;  // the run has not begun
   }
   std::vector<RunChange> changes = changes_between(*recorded_, now, records_.size());
   if (!changes_settings_) {
@@ -95,7 +95,7 @@ Result<RunRecord> Session::asked(const RunSettings& run, const Dataset* dataset)
 
 Status Session::begin_run(uint64_t total_steps, const Dataset* dataset) {
   if (!state_ || !state_->writable()) {
-    return {};  // nothing is kept of it, or prepare_step refuses it
+    return {};  // nothing to record, or prepare_step refuses the step
   }
   RunSettings run = run_;
   ZO_TRY(run.set({{"total_steps", total_steps}}));
@@ -130,7 +130,7 @@ Status Session::check_run(const Dataset& dataset) const {
   return found.ok() ? Status() : found.failure();
 }
 
-// --- Saving ---------------------------------------------------------------------------------------------------------------
+// --- Saving ----------------------------------------------------------------------------------------------------------
 
 Status Session::write_initial_if_changed() {
   if (initial_changed_ && state_ && state_->writable()) {
@@ -160,7 +160,7 @@ Status Session::save() {
   return {};
 }
 
-// --- The slots' values of a state: from initial ones, snapshots, records, or the copies that another process left --------
+// --- Restoring the slots' values: from initial values, snapshots, records, or another process's copies ---------------
 
 Status Session::restore_initial(SlotKind kind) {
   const auto chosen = [&](size_t slot) {
@@ -187,19 +187,19 @@ Status Session::restore_initial(SlotKind kind) {
 }
 
 Status Session::restore(uint64_t updates) {
-  // A copy that is being changed is nobody's to resume from.
+  // Mark both copies as invalid: no process may resume from a copy that is being changed.
   slots_->copies().set_current_steps(WorkFile::kNoSteps);
   slots_->copies().set_next_steps(WorkFile::kNoSteps);
   ZO_TRY(restore_initial(SlotKind::kAll));
   applied_ = 0;
   snapshot_.reset();
   for (uint64_t steps : state_ ? state_->snapshots() : std::vector<uint64_t>()) {
-    // One of `updates + 1` updates serves too where that is all records: then nothing is pending.
+    // A snapshot after all records is also usable, even with `updates + 1` updates: then nothing is pending.
     if (steps > updates && steps != records_.size()) {
       continue;
     }
     const auto file = state_->read_snapshot(steps);
-    // A damaged snapshot only costs time: an older one, or the initial values, serve as well.
+    // A damaged snapshot only costs time: an older one or the initial values work too.
     if (file.ok() && slots_->set_from(*file, SlotKind::kTrainable, state_->path()).ok()) {
       applied_ = steps;
       snapshot_ = steps;
@@ -255,7 +255,7 @@ Status Session::resume() {
 Status Session::resume_copies() {
   const uint64_t steps = records_.size();
   auto work = WorkFile::reopen(state_->work_path(), manifest_.bundle_id, slots_->copy_bytes(), /*writable=*/true);
-  // Without a step the copies may hold an adapter whose import was cut short.
+  // Before the first step, the copies may hold an adapter whose import was interrupted.
   for (int copy = 0; work && steps > 0 && copy < 2; ++copy) {
     if (work->steps(copy) == steps) {
       slots_->hold(TwoCopies(std::move(*work), copy), /*keep=*/true);
@@ -290,7 +290,7 @@ Status Session::read_copies() {
         copied = true;
       }
     }
-    // The process that trains overwrites a copy only after a record more: an unchanged log means that it was whole.
+    // The training process overwrites a copy only after another record: if the log is unchanged, the copy was complete.
     ZO_ASSIGN(records, state_->read_records());
     const bool same = records.size() == records_.size() &&
                       (records.empty() || encode_record(records.back()) == encode_record(records_.back()));

@@ -1,4 +1,4 @@
-// A session's steps: training, validation, and going on by records.
+// Session: steps, training, validation, and following another session's records.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -13,7 +13,7 @@
 namespace zoexport {
 namespace {
 
-constexpr uint64_t kEvaluations = 10;  // of a run, where nobody says how many
+constexpr uint64_t kEvaluations = 10;  // default number of evaluations in a run
 constexpr double kPi = 3.14159265358979323846;
 
 double scheduled(const RunSettings& run, uint64_t step, uint64_t total) {
@@ -22,7 +22,7 @@ double scheduled(const RunSettings& run, uint64_t step, uint64_t total) {
   if (step < warmup) {
     return learning_rate * static_cast<double>(step + 1) / static_cast<double>(warmup);
   }
-  // The schedule ends at step `total`; steps beyond it, and runs without an end, keep its first or last value.
+  // The schedule ends at step `total`. Later steps keep its last value; runs without an end keep its first.
   const uint64_t past = step - warmup, whole = std::max(total, warmup) - warmup;
   const double done = whole == 0 ? 0.0 : std::min(1.0, static_cast<double>(past) / static_cast<double>(whole));
   const std::string schedule = run.text("lr_scheduler_type");
@@ -38,7 +38,7 @@ Failure refused(const Record& record, const std::string& found, const std::strin
 
 }  // namespace
 
-// --- Steps, training and evaluation -------------------------------------------------------------------------------------
+// --- Steps, training and evaluation ----------------------------------------------------------------------------------
 
 Status Session::check_dataset(const Dataset& dataset) const {
   const std::string fix = "Tokenize the data for this bundle.";
@@ -96,7 +96,7 @@ Status Session::check_writable() const {
 }
 
 Status Session::prepare_step() {
-  forget();  // training's memory is that of training
+  forget();  // free the memory of generation before training
   ZO_TRY(check_writable());
   if (records_.size() >= UINT32_MAX) {
     return Failure{ZO_STATE_ERROR, "session", "2^32 - 1 steps", "fewer", "Start again in another state."};
@@ -119,13 +119,13 @@ Result<StepReport> Session::take_step(const Dataset& dataset, const std::vector<
   };
   StepReport report;
   ZO_ASSIGN(output, or_fall_back(compute));
-  ZO_TRY(Faults::current()->check());  // before the step counts
+  ZO_TRY(Faults::current()->check());  // before the step takes effect
   report.output = std::move(output);
   report.step = number;
   report.learning_rate = learning_rate;
 
   const auto loss = static_cast<float>(report.output.loss);
-  // Decided on a copy: a step whose record cannot be written has not happened.
+  // Use a copy of the guard: if the record cannot be written, the step must have no effect.
   DivergenceGuard guard = guard_;
   Record record{number, input.learning_rate, static_cast<float>(run_.number("eps")), loss, report.output.gradients};
   std::string bad = report.output.not_finite;
@@ -140,7 +140,7 @@ Result<StepReport> Session::take_step(const Dataset& dataset, const std::vector<
   if (state_) {
     ZO_TRY(state_->append(record));
   }
-  // Only now: until the record is in the log, the state is the one before the step.
+  // Advance only now: until the record is in the log, the state is that before the step.
   slots_->advance();
   applied_ = records_.size() + (deferred() ? 0 : 1);
   records_.push_back(std::move(record));
@@ -187,7 +187,7 @@ Result<StepReport> Session::step_on(const Dataset& dataset, const uint64_t* indi
   if (chosen.empty()) {
     return Failure{ZO_INVALID_ARGUMENT, "indices", "none", "at least one", "Pass indices of examples."};
   }
-  // The host chooses the examples of each step: no set of them is the run's.
+  // The host chooses the examples of each step, so the run has no dataset of its own.
   ZO_TRY(begin_run(run_.whole("total_steps"), nullptr));
   return take_step(dataset, chosen, scheduled(run_, records_.size(), run_.whole("total_steps")), nullptr);
 }
@@ -197,11 +197,11 @@ uint64_t Session::steps_of_a_snapshot() const {
   for (const SlotSpec& slot : manifest_.slots) {
     values += slot.role == "trainable" ? slot.trained_values() : 0;
   }
-  // An update draws the noise of every step that counts in it.
+  // An update regenerates the noise of every step within its horizon.
   return snapshot_every(values * queries() * manifest_.step.update.horizon);
 }
 
-// --- Training, and what is found meanwhile on held-out examples (docs/session.md, "Validation") -------------------------
+// --- Training, with validation on held-out examples (docs/session.md, "Validation") ----------------------------------
 
 Result<std::optional<Evaluations>> Session::asked_validation(const Validation& asked, uint64_t total_steps) const {
   const std::string where = state_ ? state_->path() : "session";
@@ -235,7 +235,7 @@ Result<std::optional<Evaluations>> Session::asked_validation(const Validation& a
 
 Result<bool> Session::validate(const Validation& validation, uint64_t total_steps, const GoOn& part) {
   const uint64_t step = records_.size();
-  evaluations_->cut(step);  // a run that diverged may have gone back
+  evaluations_->cut(step);  // a diverged run may have gone back to an earlier step
   if (evaluations_->has(step) || (step % evaluations_->settings.every != 0 && step != total_steps)) {
     return true;
   }
@@ -247,7 +247,7 @@ Result<bool> Session::validate(const Validation& validation, uint64_t total_step
   const Evaluated* const lowest = evaluations_->best();
   const bool best = lowest != nullptr && lowest->step == step;
   if (state_) {
-    // In this order: what the file calls the best is there to be read.
+    // Save first, so that the best evaluation in the file always has its values on disk.
     if (best && evaluations_->settings.keep_best) {
       ZO_TRY(save());
     }
@@ -273,7 +273,7 @@ Status Session::train_on(const Dataset& dataset, const TrainOptions& options) {
   const uint64_t total_steps = options.total_steps;
   const bool validates = options.validation.held_out != nullptr;
   ZO_TRY(check_dataset(dataset));
-  // The manifest's own settings were configured by nobody.
+  // The manifest's own settings were not checked by configure().
   ZO_TRY(check_batch(run_, manifest_.max_length));
   ZO_ASSIGN(validation, asked_validation(options.validation, total_steps));
   const bool steps = records_.size() < total_steps;
@@ -304,7 +304,7 @@ Status Session::train_on(const Dataset& dataset, const TrainOptions& options) {
       if (!goes_on) {
         return stopped(total_steps);
       }
-      (void)anonymous.take();  // a step's is that of the step
+      (void)anonymous.take();  // exclude the evaluation from the next step's peak
     }
     if (records_.size() >= total_steps || (validates && evaluations_->ended())) {
       break;
@@ -330,7 +330,7 @@ Status Session::train_on(const Dataset& dataset, const TrainOptions& options) {
   return state_ && steps ? save() : Status();
 }
 
-// --- Going on by records instead of programs (zo_session_follow) ---------------------------------------------------------
+// --- Following records instead of running programs (zo_session_follow) -----------------------------------------------
 
 Status Session::check_records(const std::vector<Record>& records, DivergenceGuard& guard) const {
   for (size_t i = 0; i < records.size(); ++i) {
@@ -343,7 +343,7 @@ Status Session::check_records(const std::vector<Record>& records, DivergenceGuar
     if (!std::isfinite(record.loss)) {
       return refused(record, "a loss that is not finite", "finite numbers");
     }
-    // A schedule's last rate may be zero.
+    // The last learning rate of a schedule may be zero.
     if (!(std::isfinite(record.learning_rate) && record.learning_rate >= 0 && std::isfinite(record.eps) &&
           record.eps > 0)) {
       return refused(record,

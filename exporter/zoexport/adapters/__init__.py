@@ -1,4 +1,4 @@
-"""Adapters as other tools know them: out of a training state, and into one.
+"""Adapter formats of other tools: export from and import into a training state.
 
 A format is a module of this package with an :class:`AdapterFormat`; :data:`FORMATS` names them.
 """
@@ -49,7 +49,7 @@ __all__ = [
 
 
 def format_of(path: Path) -> str | None:
-    """The name of the format that an adapter's files show; None if they show none."""
+    """Return the name of the format of an adapter's files; None if unknown."""
     if path.is_file():
         return "gguf"
     for name, files in (("peft", (WEIGHTS, PICKLED)), ("mlx", (MLX_WEIGHTS,))):
@@ -59,13 +59,13 @@ def format_of(path: Path) -> str | None:
 
 
 def adapter_format(name: str, outtype: str | None = None) -> AdapterFormat:
-    """The format called ``name``.
+    """Return the format called ``name``.
 
     Args:
-        outtype: the type of its numbers, of a format that has several; None: its first.
+        outtype: data type, for a format that has several; None: its first.
 
     Raises:
-        ConfigError: there is none, and the message lists the known names; or it has no such type.
+        ConfigError: unknown name (the message lists the known ones), or unknown type.
     """
     if name not in FORMATS:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""What the formats share: a JSON description, and a safetensors file with two matrices for each adapted layer."""
+"""Files common to the formats: a JSON description, and safetensors with A and B per layer."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _LONGEST_NAME = 200
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How a tool's files keep the slots.
+    """Layout of a tool's adapter files.
 
     Attributes:
-        tool: what the messages call it.
+        tool: name of the tool in messages.
         weights: name of the file with the tensors.
-        key: a slot's name in that file.
-        slot: the slot that a name in that file stands for; the name itself where it is no half of an adapter.
+        key: maps a state tensor to its name in that file.
+        slot: maps a name in that file to its state tensor; other names are unchanged.
     """
 
     tool: str
@@ -40,7 +40,7 @@ class Layout:
 
 
 def tensors_of(slots: Slots, layout: Layout) -> dict[str, Array]:
-    """The tensors of a weights file, float32, in an order that does not depend on that of ``slots``."""
+    """Return the float32 tensors of a weights file, in an order independent of ``slots``."""
     names = [
         f"{half}.{module}"
         for module in sorted(slot_modules(slots))
@@ -50,23 +50,23 @@ def tensors_of(slots: Slots, layout: Layout) -> dict[str, Array]:
 
 
 def json_text(content: Mapping[str, Any]) -> str:
-    """An object's text, its keys sorted: the same content gives the same bytes."""
+    """Serialize an object with sorted keys: the same content gives the same bytes."""
     return json.dumps(content, indent=2, sort_keys=True) + "\n"
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write an object as :func:`json_text` gives it."""
+    """Write an object serialized by :func:`json_text`."""
     path.write_text(json_text(content), encoding="utf-8")
 
 
 def read_config(folder: Path, tool: str, weights: str) -> dict[str, Any]:
-    """The object in a folder's ``adapter_config.json``.
+    """Read a folder's ``adapter_config.json``.
 
     Args:
-        folder: of an adapter, or a bundle. tool: what wrote it. weights: name of the file beside it.
+        folder: an adapter or a bundle. tool: tool that wrote it. weights: name of its weights file.
 
     Raises:
-        StateError: there is none, or it is no JSON object.
+        StateError: the file is missing or is not a JSON object.
     """
     path = folder / CONFIG
     try:
@@ -90,17 +90,17 @@ def read_config(folder: Path, tool: str, weights: str) -> dict[str, Any]:
 
 
 def check_number(where: str, found: Any, expected: float, setting: str, value: float = 1) -> None:
-    """Refuse a number of a description that is not the bundle's.
+    """Refuse a number of a description that differs from the bundle's.
 
     Args:
         where: file and key.
-        found: what the description has.
-        expected: what the bundle's settings give.
-        setting: the setting of a compile that decides it.
-        value: how much of the setting one of the number is.
+        found: value in the description.
+        expected: value according to the bundle's settings.
+        setting: the compile setting that determines it.
+        value: factor from the number to the setting.
 
     Raises:
-        StateError: they differ, by more than a number that was once a float32 would.
+        StateError: they differ by more than float32 rounding.
     """
     numeric = isinstance(found, int | float) and not isinstance(found, bool)
     if numeric and math.isclose(found, expected, rel_tol=1e-6):
@@ -118,10 +118,10 @@ def check_number(where: str, found: Any, expected: float, setting: str, value: f
 def read_slots(
     folder: Path, shapes: Mapping[str, tuple[int, ...]], layout: Layout
 ) -> dict[str, Array]:
-    """Every slot of ``shapes`` from a folder's weights file, which holds these and nothing else.
+    """Read all tensors of ``shapes`` from a folder's weights file, which has no others.
 
     Returns:
-        The slots in the order of ``shapes``, float32, contiguous.
+        The tensors in the order of ``shapes``, float32, contiguous.
 
     Raises:
         StateError: the file is missing or damaged, or a name, shape, type or value does not fit.
@@ -154,10 +154,10 @@ def read_slots(
 
 
 def check_finite(where: str, values: Array) -> None:
-    """Refuse values of ``where`` that are infinite, or no numbers.
+    """Refuse infinite and NaN values.
 
     Raises:
-        StateError: there are some.
+        StateError: a value is not finite.
     """
     if not np.isfinite(values).all():
         refuse(
@@ -169,7 +169,7 @@ def check_finite(where: str, values: Array) -> None:
 
 
 def shown(name: str) -> str:
-    """A name of a stranger's file for a message of one line."""
+    """Return a name of an untrusted file in a form that fits into a one-line message."""
     return name if name.isprintable() and len(name) <= _LONGEST_NAME else repr(name)[:_LONGEST_NAME]
 
 
@@ -179,14 +179,14 @@ def check_names(
     shapes: Mapping[str, tuple[int, ...]],
     key: Callable[[str], str],
 ) -> None:
-    """Refuse a file that lacks a slot, or has something else.
+    """Refuse a file with missing or unexpected tensors.
 
     Args:
-        path: the file. names: the file's, by the slot that each stands for, or by itself.
-        shapes: of the slots. key: a slot's name in the file.
+        path: the file. names: names in the file by state tensor, or by themselves if unknown.
+        shapes: shapes of the state tensors. key: maps a state tensor to its name in the file.
 
     Raises:
-        StateError: it is such a file.
+        StateError: a tensor is missing or unexpected.
     """
     for wrong, found in (
         ([key(slot) for slot in shapes if slot not in names], "no"),
@@ -204,7 +204,7 @@ def check_names(
 
 
 def _read_tensors(path: Path, layout: Layout) -> dict[str, Array]:
-    """Every tensor by its name, float32, as the file has it."""
+    """Read all tensors by their names in the file, float32."""
     import safetensors
 
     library: Any = safetensors  # its functions carry no types

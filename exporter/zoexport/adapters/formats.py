@@ -1,4 +1,4 @@
-"""What every adapter format is given and gives back."""
+"""Interface of adapter formats."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Slots = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class AdapterSettings:
-    """What is true of a whole adapter.
+    """Settings of a whole adapter.
 
     Attributes:
-        rank: inner size, and alpha, of which the scale is made: of modules that no pattern names (``LoraScaling``).
+        rank: LoRA rank; it and alpha apply to modules that no pattern names (``LoraScaling``).
         base_model: a hub id or folder.
-        target_modules: names or paths that match the adapted layers of the base model and no other.
-        fan_in_fan_out: whether the base model keeps these layers' weights transposed (GPT-2).
+        target_modules: names or paths that match exactly the adapted layers of the base model.
+        fan_in_fan_out: whether the base model stores these weights transposed (GPT-2).
         causal: whether the base model is a causal language model.
         architecture: transformers' class of the base model.
-        heads: of its attention, those of queries and those of keys; None where nobody says.
-        llama_cpp: what llama.cpp calls the layers, as the bundle's manifest has it.
-        rslora, rank_pattern, alpha_pattern: as of ``LoraScaling``.
-        dropout: share of the inputs that were left out while it was trained.
+        heads: numbers of attention heads, of queries and of keys; None if unknown.
+        llama_cpp: llama.cpp's names of the layers, from the bundle's manifest.
+        rslora, rank_pattern, alpha_pattern: see ``LoraScaling``.
+        dropout: dropout probability during training.
     """
 
     rank: int
@@ -49,14 +49,14 @@ class AdapterSettings:
 
     @property
     def scaling(self) -> LoraScaling:
-        """Ranks and scales of its layers."""
+        """Ranks and scales of the layers."""
         return LoraScaling(
             self.rank, self.alpha, self.rslora, self.rank_pattern, self.alpha_pattern
         )
 
 
 class AdapterFormat(Protocol):
-    """One way to write an adapter into a folder or a file, and to read it."""
+    """A file format of adapters, with functions to write and to read it."""
 
     name: str
     summary: str
@@ -64,25 +64,25 @@ class AdapterFormat(Protocol):
     def write(
         self, slots: Slots, settings: AdapterSettings, path: Path, *, replace: bool = False
     ) -> None:
-        """Write the adapter to a new path, whole or not at all; the same slots give the same bytes.
+        """Write the adapter atomically to a new path; the same tensors give the same bytes.
 
         Raises:
-            ConfigError: the format has no name for an adapted layer or cannot say its scale, a number is not finite,
+            ConfigError: the format cannot represent a layer or its scale, a value is not finite,
                 the path exists and ``replace`` is off, or the place cannot be written.
         """
 
     def read(
         self, path: Path, shapes: Mapping[str, tuple[int, ...]], settings: AdapterSettings
     ) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
-        """Read an adapter that must fit.
+        """Read an adapter, which must fit the bundle.
 
         Args:
             path: the adapter.
-            shapes: of every slot of the bundle.
-            settings: the bundle's; ranks and scales must agree.
+            shapes: shapes of all state tensors of the bundle.
+            settings: settings of the bundle; ranks and scales must match.
 
         Returns:
-            Every slot, float32.
+            All state tensors, float32.
 
         Raises:
             ConfigError: the format has no name for a layer that the bundle adapts.
@@ -91,13 +91,13 @@ class AdapterFormat(Protocol):
 
 
 def slot_modules(names: Iterable[str]) -> list[str]:
-    """The adapted modules of slot names, in their order."""
+    """Return the adapted modules of state tensor names, in order."""
     return [name.removeprefix("lora_B.") for name in names if name.startswith("lora_B.")]
 
 
 def adapted_modules(slots: Sequence[Slot]) -> list[str]:
-    """The paths of a training graph's adapted layers, whose adapters are numbers or integers."""
-    # The module of a quantized adapter's slot is one half of the adapter.
+    """Return the paths of a training graph's layers with float or integer adapters."""
+    # The module of a quantized adapter's tensor is lora_A or lora_B itself.
     return [
         slot.module.removesuffix(".lora_B")
         for slot in slots

@@ -1,7 +1,7 @@
-"""Adapters' GGUF files of strangers: a header that is read within bounds, and tensors whose sizes are known beforehand.
+"""Bounded reader for untrusted GGUF adapters: a limited header, tensors of known sizes.
 
-The package gguf makes an object of every element of every list that a file claims to have; here a header is read from
-its first :data:`LONGEST_HEADER` bytes alone, and a tensor's bytes only once the caller has compared its shape.
+The gguf package creates an object for each element of each list that a file claims. This reader
+limits the header to :data:`LONGEST_HEADER` bytes, and reads a tensor after its shape check.
 
 A file is the magic, a version, the numbers of tensors and of fields, the fields (name, type, value), the tensors'
 names, sizes, types and offsets, and, aligned, their values. All numbers are little-endian.
@@ -37,7 +37,7 @@ _TYPES = ("F32", "F16", "BF16", "Q8_0")
 
 
 class BadGgufError(ValueError):
-    """A file that is refused; its text says what was found."""
+    """Refused file; the text of the error describes the problem."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +45,8 @@ class GgufTensor:
     """A tensor of a file.
 
     Attributes:
-        shape: in NumPy's order, the rows first. kind: ggml's name of its type. place: of its first byte in the file.
-        size: its bytes.
+        shape: in NumPy's order, rows first. kind: ggml's name of its type. place: file offset.
+        size: in bytes.
     """
 
     shape: tuple[int, ...]
@@ -57,11 +57,11 @@ class GgufTensor:
 
 @dataclasses.dataclass(frozen=True)
 class GgufFile:
-    """A file's header.
+    """Header of a GGUF file.
 
     Attributes:
-        fields: by name; of a list, None.
-        tensors: by name.
+        fields: values by name; None for a list.
+        tensors: tensors by name.
     """
 
     path: Path
@@ -69,7 +69,7 @@ class GgufFile:
     tensors: dict[str, GgufTensor]
 
     def read(self, name: str) -> NDArray[np.float32]:
-        """A tensor's values; memory is taken for its bytes and its values.
+        """Read a tensor; allocates memory for its bytes and its values only.
 
         Raises:
             OSError: the file can no longer be read.
@@ -91,10 +91,10 @@ class GgufFile:
 
 
 def open_gguf(path: Path) -> GgufFile:
-    """The header of a GGUF file; every tensor lies within the file.
+    """Read the header of a GGUF file; all tensors lie within the file.
 
     Raises:
-        BadGgufError: it is no GGUF file, or one that is refused. OSError: it cannot be read.
+        BadGgufError: not a GGUF file, or a refused one. OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         reader = _Header(file.read(LONGEST_HEADER))
@@ -178,7 +178,7 @@ class _Header:
             raise BadGgufError("a text that is not UTF-8") from error
 
     def value(self) -> Any:
-        """A field's value; None of a list, which is passed over."""
+        """Read the value of a field; None for a list, which is skipped."""
         kind = self.number("<I")
         if kind == _STRING:
             return self.text()

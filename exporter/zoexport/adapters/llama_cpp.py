@@ -1,9 +1,9 @@
-"""llama.cpp's adapters: one GGUF file, which it loads beside a model's (``--lora``).
+"""llama.cpp's adapters: one GGUF file, loaded in addition to the model (``--lora``).
 
 A slot ``lora_A.<module>`` (in, rank) is the tensor ``<weight>.lora_a`` (rank, in) and ``lora_B.<module>`` (rank, out)
 is ``<weight>.lora_b`` (out, rank), where <weight> is llama.cpp's name of the layer and the rows of B are in llama.cpp's
-order (``llama_cpp_names``). It scales by alpha / rank, with one alpha of the file's, and takes the rank from the
-tensors: of layers that have a larger alpha, B takes up what it is more, by a power of two.
+order (``llama_cpp_names``). The scale is alpha / rank, with one alpha per file and the rank of the
+tensors. If a layer has a larger alpha, its B is multiplied by the ratio, a power of two.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _ALORA = "adapter.alora.invocation_tokens"
 
 @dataclasses.dataclass(frozen=True)
 class GgufFormat:
-    """What ``llama-cli --lora`` loads and llama.cpp's convert_lora_to_gguf.py writes.
+    """Format that ``llama-cli --lora`` loads and llama.cpp's convert_lora_to_gguf.py writes.
 
     Attributes:
-        outtype: one of :data:`OUTTYPES`. Rows that are no multiple of 32, as those of B often are, are f16 where it is
-            ``q8_0``, as in llama.cpp's own files.
+        outtype: one of :data:`OUTTYPES`. With ``q8_0``, rows whose length is not a multiple of 32
+            (often those of B) are f16, as in llama.cpp's own files.
     """
 
     outtype: str = "f32"
@@ -50,7 +50,7 @@ class GgufFormat:
     summary = "one GGUF file, for llama.cpp and what is built on it"
 
     def with_outtype(self, outtype: str) -> GgufFormat:
-        """The format with other numbers.
+        """Return the format with another data type.
 
         Raises:
             ConfigError: ``outtype`` is none of :data:`OUTTYPES`.
@@ -70,7 +70,7 @@ class GgufFormat:
         """Write the file, see :class:`~zoexport.adapters.AdapterFormat`.
 
         Raises:
-            ConfigError: as there, or a number is beyond the range of ``outtype``.
+            ConfigError: see there; or a value is out of the range of ``outtype``.
         """
         names = _names(settings, _shapes(slots))
         alpha, factors = _shared(settings, slot_modules(slots))
@@ -118,7 +118,7 @@ class GgufFormat:
 
 
 def _shared(settings: AdapterSettings, modules: Sequence[str]) -> tuple[float, dict[str, float]]:
-    """The alpha that the file says, and what each module's B is multiplied by."""
+    """Return the file's alpha, and the factor of each module's B."""
     alphas = {module: settings.scaling.plain_alpha_of(module) for module in modules}
     return one_scale(alphas, "gguf", "the alpha")
 
@@ -128,7 +128,7 @@ def _shapes(slots: Slots) -> dict[str, tuple[int, ...]]:
 
 
 def _names(settings: AdapterSettings, shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, Any]:
-    """What llama.cpp calls the layers (``names_of``): the bundle says it, or is older, or could not say it.
+    """Return llama.cpp's layer names from the manifest, or from ``names_of`` if it has none.
 
     Raises:
         ConfigError: llama.cpp has no name for the model or a layer.
@@ -156,11 +156,11 @@ def _unfit(found: str) -> ConfigError:
 
 @dataclasses.dataclass(frozen=True)
 class _Layers:
-    """Where the slots are in a file.
+    """Names and row orders of the tensors in a file.
 
     Attributes:
-        architecture: llama.cpp's name of it.
-        tensors: by slot. orders: of B's rows, by slot, where they have another order.
+        architecture: llama.cpp's name of the architecture.
+        tensors: names by state tensor. orders: row orders of B by state tensor, if they differ.
     """
 
     architecture: str
@@ -168,7 +168,7 @@ class _Layers:
     orders: dict[str, NDArray[np.int64]]
 
     def back(self, slot: str, rows: Array) -> Array:
-        """The file's tensor as a slot."""
+        """Convert a tensor of the file to a state tensor."""
         order = self.orders.get(slot)
         if order is not None:
             rows = rows[np.argsort(order)]
@@ -194,11 +194,11 @@ def _layers(settings: AdapterSettings, shapes: Mapping[str, tuple[int, ...]]) ->
 def llama_cpp_entry(
     slots: Sequence[Slot], loaded: Any, heads: Mapping[str, int] | None
 ) -> dict[str, Any]:
-    """``llama_cpp`` of a manifest's ``model``, where the bundle has adapters; the problem where it cannot have names.
+    """Return ``llama_cpp`` of a manifest's ``model``: names or a problem; empty without adapters.
 
     Args:
-        slots: of the training graph. loaded: the :class:`~zoexport.models.LoadedModel`.
-        heads: ``attention_heads`` of the manifest, where it has them.
+        slots: state of the training graph. loaded: the :class:`~zoexport.models.LoadedModel`.
+        heads: ``attention_heads`` of the manifest, or None.
     """
     layers = {module: loaded.model.get_submodule(module) for module in adapted_modules(slots)}
     if not layers:
@@ -238,7 +238,7 @@ def _check_fields(file: GgufFile, architecture: str) -> None:
 
 
 def _check_ranks(file: GgufFile, tensors: Mapping[str, str], scaling: LoraScaling) -> None:
-    """Compare ranks, before shapes of layers are."""
+    """Compare ranks, before the shapes of layers are compared."""
     for slot, name in tensors.items():
         half, _, module = slot.partition(".")
         if half == "lora_A":

@@ -1,9 +1,9 @@
-"""What llama.cpp calls the layers of a transformers model, and in which order it keeps the rows of some of them.
+"""llama.cpp's names of the layers of a transformers model, and its order of their rows.
 
-The names are gguf's, which llama.cpp's own conversion takes too. The order is that conversion's: where llama.cpp
-rotates neighbouring rows of a head (RoPE's "norm" type) and transformers its two halves, rows of queries and keys are
-interleaved; where transformers fuses each head's query, key and value, all queries come first, then keys, then values.
-An adapter adds to its layer's output, so the rows of its B are put in the same order.
+Names and row order are those of llama.cpp's own conversion, which uses gguf's names. If llama.cpp
+rotates neighbouring rows of a head (RoPE's "norm" type) and transformers its two halves, rows of q
+and k are interleaved. If transformers fuses each head's q, k and v, all q come first, then k and v.
+An adapter adds to its layer's output, so the rows of its B are reordered in the same way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FUSED: Mapping[str, Order] = {"query_key_value": "fused groups"}
 
 @dataclasses.dataclass(frozen=True)
 class Heads:
-    """How many heads attention has: of queries, and of keys and values."""
+    """Numbers of attention heads: of queries, and of keys and values."""
 
     queries: int
     keys: int
@@ -33,11 +33,11 @@ class Heads:
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """A model class that llama.cpp runs.
+    """A model architecture that llama.cpp supports.
 
     Attributes:
-        name: of ``gguf.MODEL_ARCH``.
-        orders: by the last part of a layer's path; the others keep their rows.
+        name: member of ``gguf.MODEL_ARCH``.
+        orders: row orders by the last part of a layer's path; other layers keep theirs.
     """
 
     name: str
@@ -73,10 +73,10 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 
 
 def architecture(name: str) -> Architecture:
-    """What llama.cpp makes of transformers' class ``name``.
+    """Return llama.cpp's architecture of transformers' class ``name``.
 
     Raises:
-        ConfigError: it does not run that class, or nobody has compared the two here.
+        ConfigError: llama.cpp does not support the class, or it is not verified here.
     """
     if name not in ARCHITECTURES:
         raise ConfigError(
@@ -89,18 +89,18 @@ def architecture(name: str) -> Architecture:
 
 
 def tensor_names(kind: Architecture, modules: list[str]) -> dict[str, str]:
-    """The weights of adapted layers by their paths, such as ``blk.3.attn_q.weight``.
+    """Return the weight names of adapted layers by path, such as ``blk.3.attn_q.weight``.
 
     Raises:
-        ConfigError: llama.cpp has no such layer, or two of them are one.
+        ConfigError: llama.cpp has no such layer, or merges two of them.
     """
     import gguf
 
-    # Of one block, so that a path that claims a large number costs nothing.
+    # Names of one block only, so that a path with a large number costs nothing.
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[kind.name], 1)
     found: dict[str, str] = {}
     for module in modules:
-        # Of a model that sees images too, llama.cpp's is the language model alone.
+        # For a model with vision, llama.cpp's model contains the language model alone.
         path = module.replace("language_model.", "", 1)
         number = re.search(r"\.(\d+)\.", path)
         first = path if number is None else f"{path[: number.start()]}.0.{path[number.end() :]}"
@@ -126,11 +126,11 @@ def _unnamed(kind: Architecture, module: str, found: str) -> ConfigError:
 def row_order(
     kind: Architecture, module: str, shape: tuple[int, int], heads: Heads | None
 ) -> dict[str, int] | None:
-    """In which order llama.cpp keeps the layer's outputs, as manifests say it (docs/bundle.md); None: as they are.
+    """Return llama.cpp's order of a layer's outputs (docs/bundle.md); None if it is unchanged.
 
     Args:
         module: path of the layer. shape: its outputs and inputs.
-        heads: of the model; needed where there is an order.
+        heads: attention heads of the model; required if there is an order.
 
     Raises:
         ConfigError: the layer cannot be split into these heads.
@@ -162,9 +162,9 @@ def row_order(
 
 
 def _groups(outputs: int, inputs: int, heads: int) -> dict[str, int] | None:
-    """Groups of some heads' queries, a key and a value.
+    """Return groups of query heads that share a key and a value.
 
-    Every head has a group of its own but in Falcon, where ``outputs`` tell how many groups there are.
+    Every head is its own group, except in Falcon: its ``outputs`` determine the number of groups.
     """
     width = inputs // heads
     groups, rest = divmod(outputs - inputs, max(2 * width, 1))
@@ -174,7 +174,7 @@ def _groups(outputs: int, inputs: int, heads: int) -> dict[str, int] | None:
 
 
 def rows_of(order: Mapping[str, int], outputs: int) -> NDArray[np.int64] | None:
-    """Which of transformers' output rows each of llama.cpp's is, (outputs); None where the order is not of so many.
+    """Return transformers' row index of each llama.cpp row, (outputs); None if the sizes differ.
 
     The library writes files in this order (``gguf_writer.cpp``); here they are read.
     """
@@ -194,14 +194,14 @@ def rows_of(order: Mapping[str, int], outputs: int) -> NDArray[np.int64] | None:
 def names_of(
     architecture_name: str, shapes: Mapping[str, tuple[int, int]], heads: Heads | None
 ) -> dict[str, Any]:
-    """What llama.cpp calls a model and its adapted layers: ``model.llama_cpp`` of a manifest.
+    """Return llama.cpp's names of a model and its layers: ``model.llama_cpp`` of a manifest.
 
     Args:
-        architecture_name: transformers' class. shapes: outputs and inputs of the adapted layers, by their paths.
-        heads: of the model, where it is known.
+        architecture_name: transformers' class. shapes: (outputs, inputs) of adapted layers by path.
+        heads: attention heads of the model, or None.
 
     Returns:
-        ``architecture``, and ``layers``: by path ``weight`` and, where its rows move, ``order``.
+        ``architecture``, and ``layers``: by path ``weight`` and, if rows are reordered, ``order``.
 
     Raises:
         ConfigError: llama.cpp has no name for the model or a layer, or the layer cannot be split into these heads.

@@ -1,4 +1,4 @@
-"""``peft.LoraConfig`` as settings."""
+"""Convert a ``peft.LoraConfig`` to settings."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _WITHOUT_EFFECT = {
 
 
 def settings_of(lora: Any) -> dict[str, Any]:
-    """The settings that stand for a LoraConfig.
+    """Return the settings of a LoraConfig.
 
     Args:
         lora: a ``peft.LoraConfig``.
 
     Raises:
-        ConfigError: it is no LoraConfig, or asks for what adapters of a bundle cannot do; each such field is named.
+        ConfigError: not a LoraConfig, or it has unsupported fields; the message lists them.
     """
     import peft
 

@@ -1,13 +1,13 @@
 """mlx-lm's files: ``adapter_config.json`` and ``adapters.safetensors``, which MLX Swift's loader reads too.
 
-Neither is imported. Their ``<module>.lora_a`` (in, rank) and ``<module>.lora_b`` (rank, out) are the slots
-``lora_A.<module>`` and ``lora_B.<module>`` as they are. One ``rank`` and one ``scale`` stand for all layers: matrices
-of a smaller rank are filled up with zeros, and B takes up powers of two of the scale.
+Neither is imported. Their ``<module>.lora_a`` (in, rank) and ``<module>.lora_b`` (rank, out) equal
+``lora_A.<module>`` and ``lora_B.<module>``. All layers have one ``rank`` and ``scale``: matrices
+of a smaller rank are padded with zeros, and B is multiplied by powers of two of the scale.
 
-The description does not list paths. It says how many of the last blocks have adapters (``num_layers``) and what
-the adapted layers are called inside a block (``keys``). Both loaders start every layer that this covers with a
-``lora_b`` of zero and fill in what the weights file has, so that a layer of that name without weights of its own
-adds nothing: the file may have different layers in different blocks.
+The description does not list paths, but the number of last blocks with adapters (``num_layers``)
+and the names of adapted layers inside a block (``keys``). Both loaders set ``lora_b`` of each
+such layer to zero, then load the weights file. A layer without weights in the file adds nothing,
+so the file may have different layers in different blocks.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ def _key(slot: str) -> str:
 
 
 def _slot_name(name: str) -> str:
-    """``lora_A.<module>`` for mlx-lm's name of it; others unchanged."""
+    """Return ``lora_A.<module>`` for mlx-lm's name of it; other names are unchanged."""
     module, dot, half = name.rpartition(".lora_")
     return f"lora_{half.upper()}.{module}" if dot and half in ("a", "b") else name
 
 
 WEIGHTS = "adapters.safetensors"
-"""The file with the matrices."""
+"""Name of the file with the matrices."""
 _LAYOUT = Layout("mlx-lm", WEIGHTS, _key, _slot_name)
 
 
 class MlxFormat:
-    """What ``mlx_lm.load(..., adapter_path=...)`` and MLX Swift's ``LoRAContainer`` load and mlx-lm trains."""
+    """Format of mlx-lm (``load(..., adapter_path=...)``) and MLX Swift's ``LoRAContainer``."""
 
     name = "mlx"
     summary = "adapter_config.json and adapters.safetensors, for mlx-lm and MLX Swift"
@@ -68,8 +68,8 @@ class MlxFormat:
     ) -> None:
         """Write the two files, see :class:`~zoexport.adapters.AdapterFormat`.
 
-        The highest adapted block is taken for the model's last, as nothing here says how many there are. Where it
-        is not, both loaders refuse the files: they find weights for layers without an adapter.
+        The highest adapted block is assumed to be the model's last. If not, both loaders refuse
+        the files: they find weights for layers without an adapter.
         """
         from safetensors.numpy import save
 
@@ -99,7 +99,7 @@ class MlxFormat:
     ) -> dict[str, Array]:
         """Read the two files, see :class:`~zoexport.adapters.AdapterFormat`.
 
-        ``num_layers`` and ``keys`` are not looked at: which layers have weights decides, and these must be the
+        ``num_layers`` and ``keys`` are ignored: the layers with weights count, and must match the
         bundle's.
         """
         modules = slot_modules(shapes)
@@ -128,7 +128,7 @@ class MlxFormat:
 def _shared(
     settings: AdapterSettings, modules: Sequence[str]
 ) -> tuple[int, float, dict[str, float]]:
-    """The rank and the scale that the file says, and what each module's B is multiplied by."""
+    """Return the file's rank and scale, and the factor of each module's B."""
     scaling = settings.scaling
     scales = {module: scaling.scale_of(module) for module in modules}
     scale, factors = one_scale(scales, "mlx", "the scale")
@@ -136,17 +136,17 @@ def _shared(
 
 
 def _filled(name: str, values: Array, rank: int) -> Array:
-    """A slot's matrix with zeros up to a larger rank."""
+    """Pad a matrix with zeros to a larger rank."""
     a = name.startswith("lora_A.")
     missing = rank - values.shape[1 if a else 0]
     return np.pad(values, ((0, 0), (0, missing)) if a else ((0, missing), (0, 0)))
 
 
 def _blocks(modules: Iterable[str]) -> tuple[int, list[str]]:
-    """``num_layers`` and ``keys`` that cover the adapted modules.
+    """Return ``num_layers`` and ``keys`` that cover the adapted modules.
 
     Raises:
-        ConfigError: one is not inside a block, or mlx-lm may call it something else.
+        ConfigError: a module is outside the blocks, or mlx-lm may have another name for it.
     """
     blocks, keys = set(), set()
     for module in modules:
@@ -166,7 +166,7 @@ def _blocks(modules: Iterable[str]) -> tuple[int, list[str]]:
 def _check_config(
     path: Path, content: dict[str, Any], rank: int, scale: float, alpha_of_scale: float
 ) -> None:
-    # mlx-lm takes a description without a type for LoRA's.
+    # mlx-lm assumes LoRA for a description without a type.
     kind = content.get("fine_tune_type", "lora")
     if kind != "lora":
         refuse(

@@ -1,4 +1,4 @@
-"""Adapters' files as the session's library writes and reads them, of arrays (``zo_adapter_write`` and ``_read``)."""
+"""Adapter files of arrays, through the session's library (``zo_adapter_write``, ``_read``)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ OUTTYPES = ("f32", "f16", "q8_0")
 
 
 def write_peft(path: Path, slots: Slots, description: str, *, replace: bool) -> None:
-    """Write a folder of ``adapter_config.json`` and ``adapter_model.safetensors``, whole or not at all.
+    """Write ``adapter_config.json`` and ``adapter_model.safetensors`` atomically as a folder.
 
     Args:
-        path: the folder. slots: of the adapter. description: the text of ``adapter_config.json``.
-        replace: what is at the path gives way.
+        path: the folder. slots: the adapter's. description: text of ``adapter_config.json``.
+        replace: replace an existing path.
 
     Raises:
         ConfigError: the path exists and ``replace`` is off, it cannot be written, or a number is not finite.
@@ -40,15 +40,15 @@ def write_gguf(
     outtype: str,
     replace: bool,
 ) -> None:
-    """Write a GGUF file, whole or not at all.
+    """Write a GGUF file atomically.
 
     Args:
-        path: the file. slots: of the adapter. names: see ``llama_cpp_names.names_of``.
-        alpha: of all layers. base_model: its own name, or empty. outtype: one of :data:`OUTTYPES`.
-        replace: what is at the path gives way.
+        path: the file. slots: the adapter's. names: see ``llama_cpp_names.names_of``.
+        alpha: of all layers. base_model: its name, or empty. outtype: one of :data:`OUTTYPES`.
+        replace: replace an existing path.
 
     Raises:
-        ConfigError: as of :func:`write_peft`, or a number is beyond the range of ``outtype``.
+        ConfigError: see :func:`write_peft`; or a value is out of the range of ``outtype``.
     """
     options = {
         "format": "gguf",
@@ -67,14 +67,14 @@ def read_peft(
     """Read a folder that :func:`write_peft` or PEFT wrote.
 
     Args:
-        path: the folder. shapes: of every slot, each one half of an adapter; the folder has these and nothing else.
-        description: the text of an ``adapter_config.json`` whose ranks and scales the adapter must have.
+        path: the folder. shapes: shapes of all lora_A and lora_B tensors; the folder has no others.
+        description: text of an ``adapter_config.json`` with the required ranks and scales.
 
     Returns:
-        The slots in the order of ``shapes``, float32, contiguous.
+        The tensors in the order of ``shapes``, float32, contiguous.
 
     Raises:
-        StateError: files are missing or damaged, or do not fit; a number is not finite.
+        StateError: files are missing or damaged, or do not fit, or a value is not finite.
     """
     modules = slot_modules(shapes)
     slots: dict[str, Array] = {}
@@ -106,7 +106,7 @@ def _write(path: Path, options: dict[str, Any], slots: Slots, names: Mapping[str
 def _layers(
     modules: Sequence[str], slots: Mapping[str, Any], names: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Describe layers as the option ``layers`` has them."""
+    """Return the option ``layers``."""
     found = []
     for module in modules:
         (inputs, rank), outputs = (

@@ -1,4 +1,4 @@
-"""Adapters whose layers are scaled differently, in formats that have one number for all of them."""
+"""Convert adapters with a scale per layer to formats with one scale for all layers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from zoexport.core.errors import ConfigError
 
 
 def one_scale(numbers: Mapping[str, float], kind: str, what: str) -> tuple[float, dict[str, float]]:
-    """The number that a file has for all layers, and what each layer's B is multiplied by to make up for it.
+    """Return one number for all layers, and the compensating factor of each layer's B.
 
-    That is a power of two, from 1 on, so that a float32 loses nothing.
+    The factor is a power of two, at least 1, so that float32 values stay exact.
 
     Args:
-        numbers: of each module, what the file should say. kind: the format's name. what: what the number is.
+        numbers: exact number of each module. kind: name of the format. what: name of the number.
 
     Raises:
         ConfigError: the layers' numbers differ by more than powers of two.
@@ -38,7 +38,7 @@ def one_scale(numbers: Mapping[str, float], kind: str, what: str) -> tuple[float
 
 
 def scaled(slots: Slots, factors: Mapping[str, float]) -> dict[str, Array]:
-    """The slots with the second matrix of each module multiplied by its factor, a power of two; float32."""
+    """Return the float32 tensors with the B of each module multiplied by its factor."""
     found = {name: np.asarray(values, np.float32) for name, values in slots.items()}
     for module, factor in factors.items():
         if factor != 1:
@@ -47,5 +47,5 @@ def scaled(slots: Slots, factors: Mapping[str, float]) -> dict[str, Array]:
 
 
 def inverse(factors: Mapping[str, float]) -> dict[str, float]:
-    """What takes the factors back."""
+    """Return the inverse factors."""
     return {module: 1 / factor for module, factor in factors.items()}

@@ -1,6 +1,6 @@
 """PEFT's files: ``adapter_config.json`` and ``adapter_model.safetensors``. PEFT itself is not imported.
 
-The session's library writes and reads them. A slot ``lora_A.<module>`` (in, rank) is PEFT's
+The session's library writes and reads them. A tensor ``lora_A.<module>`` (in, rank) is PEFT's
 ``base_model.model.<module>.lora_A.weight`` (rank, in), and ``lora_B.<module>`` (rank, out) its ``lora_B.weight``
 (out, rank).
 """
@@ -32,7 +32,7 @@ PICKLED = "adapter_model.bin"
 
 
 class PeftFormat:
-    """What ``peft.PeftModel.from_pretrained`` loads and ``save_pretrained`` writes."""
+    """Format that ``peft.PeftModel.from_pretrained`` loads and ``save_pretrained`` writes."""
 
     name = "peft"
     summary = "adapter_config.json and adapter_model.safetensors, for PEFT and what reads its files"
@@ -85,7 +85,7 @@ def as_safetensors(folder: Path) -> Iterator[Path]:
 
 
 def _unpickled(file: Path) -> dict[str, Any]:
-    """The tensors of a file that ``torch.save`` wrote, contiguous and each with memory of its own."""
+    """Load the tensors of a ``torch.save`` file, contiguous, without shared memory."""
     import torch
 
     try:
@@ -101,7 +101,7 @@ def _unpickled(file: Path) -> dict[str, Any]:
 
 
 def _description(settings: AdapterSettings) -> str:
-    """The text of ``adapter_config.json``."""
+    """Return the text of ``adapter_config.json``."""
     content = {
         "alpha_pattern": {pattern: _number(n) for pattern, n in settings.alpha_pattern.items()},
         "base_model_name_or_path": settings.base_model,
@@ -119,7 +119,7 @@ def _description(settings: AdapterSettings) -> str:
         "rank_pattern": dict(settings.rank_pattern),
         "revision": None,
         "target_modules": list(settings.target_modules),
-        # PEFT has no task of masked language models: without one it wraps whatever model it is given.
+        # PEFT has no task type for masked language models: without one, it wraps any model.
         "task_type": _CAUSAL if settings.causal else None,
         "use_dora": False,
         "use_rslora": settings.rslora,
@@ -142,12 +142,12 @@ def write_config(folder: Path, settings: AdapterSettings) -> None:
 
 
 def write_peft_config(folder: Path, slots: Sequence[Slot], config: Any, loaded: Any) -> None:
-    """Write a bundle's ``adapter_config.json``, where it has adapters.
+    """Write a bundle's ``adapter_config.json`` if it has adapters.
 
     Args:
-        folder: of the bundle.
-        slots: of the training graph.
-        config: of the compile; ``LoraSettings`` where there are adapters.
+        folder: folder of the bundle.
+        slots: state of the training graph.
+        config: settings of the compile; ``LoraSettings`` if the bundle has adapters.
         loaded: the :class:`~zoexport.models.LoadedModel`.
     """
     modules = adapted_modules(slots)
@@ -174,10 +174,10 @@ def write_peft_config(folder: Path, slots: Sequence[Slot], config: Any, loaded: 
 
 
 def target_modules(model: Any, modules: Sequence[str]) -> list[str]:
-    """PEFT's ``target_modules`` that match exactly ``modules``.
+    """Return ``target_modules`` for PEFT that match exactly ``modules``.
 
-    Short names (``q_proj``) where they match no other layer of the model, whole paths otherwise, as when only
-    the last layers are adapted.
+    Short names (``q_proj``) if they match no other layer of the model, else whole paths, for
+    example if only the last layers are adapted.
     """
     names = sorted({module.rpartition(".")[2] for module in modules})
     matched = {path for path, _ in model.named_modules() if path.rpartition(".")[2] in names}
@@ -185,13 +185,13 @@ def target_modules(model: Any, modules: Sequence[str]) -> list[str]:
 
 
 def read_settings(folder: Path, known: Mapping[str, Any] | None = None) -> AdapterSettings:
-    """The settings of a bundle's (or an adapter's) ``adapter_config.json``.
+    """Read the settings of a bundle's or an adapter's ``adapter_config.json``.
 
     Args:
-        folder: of the file. known: members that count in place of the file's.
+        folder: folder of the file. known: members that override those of the file.
 
     Raises:
-        StateError: the file is missing or is no LoRA description.
+        StateError: the file is missing or is not a LoRA description.
     """
     content = {**read_config(folder, "PEFT", WEIGHTS), **(known or {})}
     try:
@@ -223,10 +223,10 @@ def read_settings(folder: Path, known: Mapping[str, Any] | None = None) -> Adapt
 
 
 def _patterns(content: Mapping[str, Any], key: str, kind: Callable[[Any], _N]) -> dict[str, _N]:
-    """Numbers by pattern, as ``patterns_of`` writes them: names alone, of which no matching takes long.
+    """Return numbers by pattern. Patterns are plain names (``patterns_of``), so matching is fast.
 
     Raises:
-        TypeError, ValueError: it is something else.
+        TypeError, ValueError: the member is something else.
     """
     given = content.get(key) or {}
     if not isinstance(given, dict):

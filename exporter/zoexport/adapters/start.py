@@ -1,4 +1,4 @@
-"""A PEFT adapter that a bundle starts with: the settings that it stands for, and its matrices."""
+"""Settings and matrices of a PEFT adapter that a bundle starts from."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _MODULE = re.compile(r"base_model\.model\.(.+)\.lora_A\.weight")
 
 
 def start_settings(adapter: Path) -> dict[str, Any]:
-    """The settings of a bundle that has an adapter's layers, ranks and alphas.
+    """Return the settings of a bundle with an adapter's layers, ranks and alphas.
 
-    Layers are the names of its description, or where that does not list them, or not all of them, the paths that its
-    file has.
+    The layers are the names in the adapter's description, or the paths in its weights file if the
+    description does not list all of them.
 
     Args:
-        adapter: the folder that PEFT wrote.
+        adapter: folder of the PEFT adapter.
 
     Raises:
-        StateError: the folder is none of PEFT's, or is damaged.
+        StateError: the folder is not a PEFT adapter, or is damaged.
     """
     content = read_config(adapter, "PEFT", WEIGHTS)
     targets = content.get("target_modules")
@@ -54,14 +54,14 @@ def start_settings(adapter: Path) -> dict[str, Any]:
 def check_start(
     adapter: Path, own: Mapping[str, Any], given: Mapping[str, Any], config: type[Any]
 ) -> None:
-    """Refuse settings that say something else than an adapter.
+    """Refuse settings that contradict an adapter.
 
     Args:
-        adapter: for the message. own: of :func:`start_settings`. given: the user's, as text or typed.
-        config: the method's, which reads them.
+        adapter: for the message. own: from :func:`start_settings`. given: the user's settings.
+        config: settings class of the method, which parses them.
 
     Raises:
-        ConfigError: some do; it names all of them. Or one has an impossible value.
+        ConfigError: some contradict it (the message lists them), or a value is invalid.
     """
     asked = as_dict(parse(config, {key: given[key] for key in own if key in given}))
     other = [key for key in own if key in given and not _same(key, own[key], asked[key])]
@@ -76,17 +76,17 @@ def check_start(
 
 
 def start_values(adapter: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
-    """The adapter's matrices.
+    """Read the matrices of the adapter.
 
     Args:
-        adapter: the folder that PEFT wrote.
-        shapes: of every slot of the graph, ``lora_A.<module>`` (in, rank) and ``lora_B.<module>`` (rank, out).
+        adapter: folder of the PEFT adapter.
+        shapes: of all tensors, ``lora_A.<module>`` (in, rank) and ``lora_B.<module>`` (rank, out).
 
     Returns:
-        Each slot's values, float32.
+        The values of each state tensor, float32.
 
     Raises:
-        StateError: it has other layers or shapes, is damaged, or is more than two matrices a layer.
+        StateError: other layers or shapes, damaged, or more than two matrices per layer.
     """
     import torch
 
@@ -105,7 +105,7 @@ def _names(targets: str) -> set[str]:
 
 
 def _modules(file: Path) -> list[str]:
-    """The paths of the adapted layers, of the names in a file of weights."""
+    """Return the paths of the adapted layers from the names in a weights file."""
     import safetensors
 
     try:

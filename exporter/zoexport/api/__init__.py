@@ -1,12 +1,12 @@
-"""zoexport from Python: the verbs of the command line as functions and a :class:`Bundle`, with typed results.
+"""Python API of zoexport: the command line's verbs as functions and methods with typed results.
 
     bundle = zoexport.compile(model, tokenizer=tokenizer, lora=LoraConfig(r=8), target="android-cpu", max_length=64)
     bundle.train("train.jsonl", state="run", steps=60)
     print(bundle.evaluate("test.jsonl", state="run").accuracy)
     bundle.export_adapter("adapter", state="run")
 
-Every failure is a ``zoexport.ZoExportError`` that says where, what was found, what was expected and what to do; nothing
-half-written stays behind. Nothing is printed.
+Every failure raises ``zoexport.ZoExportError`` (where, found, expected, fix) and leaves no partial
+output. Nothing is printed.
 """
 
 from __future__ import annotations
@@ -58,26 +58,26 @@ def compile(
     """Compile a model into a bundle.
 
     Args:
-        model: a Hugging Face directory, a GGUF file, a hub id, a name such as ``smollm2-135m``, ``shape:NAME`` for
-            random weights, or a live transformers model, which is saved below the cache first.
-        tokenizer: of a live model; the others bring theirs.
-        method, target: see ``zoexport methods`` and ``zoexport targets``; the method defaults by target.
-        output: the bundle's folder, ``./<model>-<method>-<target>`` where None.
+        model: a Hugging Face directory, a GGUF file, a hub id, a name such as ``smollm2-135m``,
+            ``shape:NAME`` for random weights, or a live transformers model (saved in the cache).
+        tokenizer: the tokenizer of a live model; all other models include theirs.
+        method, target: see ``zoexport methods``, ``zoexport targets``; method defaults by target.
+        output: folder of the bundle; ``./<model>-<method>-<target>`` if None.
         lora: rank, alpha, target modules and last layers of the adapters.
-        recipe: a recipe's name or a YAML file: a method, and settings over which ``lora`` and ``settings`` win.
-        calibration: rows on which activations are measured: their ranges, where a target quantizes them, or their
-            directions (``lora.init_weights``).
-        adapter: the folder of PEFT's adapter that training starts from; rank, alpha and layers are its own.
-        allow_fallback: accept matrix products that the target's accelerator does not take.
-        force: replace a bundle that is already there.
-        verify: run every program and compare losses and gradients with PyTorch before the bundle is written; None: on
-            all targets but android-npu, which takes minutes.
-        progress: called with the name of each phase, and how far it is where that is known.
-        by_key: more settings, under the keys of ``--set``: ``{"lora.r": 8}``.
-        settings: of the method (``zoexport methods``), with ``_`` for a dot: ``max_length=64, lora_r=8``.
+        recipe: a recipe's name or YAML file; ``lora`` and ``settings`` override its settings.
+        calibration: data to measure activations on: their ranges, if the target quantizes them,
+            or their directions (``lora.init_weights``).
+        adapter: folder of a PEFT adapter to start from; it determines rank, alpha and layers.
+        allow_fallback: accept matrix products that the target's accelerator does not support.
+        force: replace an existing bundle.
+        verify: run every program and compare losses and gradients with PyTorch before writing the
+            bundle. None: on all targets except android-npu, where it takes minutes.
+        progress: called with the name of each phase and, if known, the completed share.
+        by_key: more settings, with the keys of ``--set``: ``{"lora.r": 8}``.
+        settings: settings of the method, with ``_`` for a dot: ``max_length=64, lora_r=8``.
 
     Raises:
-        ZoExportError: one clear error; nothing is written.
+        ZoExportError: the model cannot be compiled; nothing is written.
     """
     from zoexport.compiler.build import compile_bundle
     from zoexport.compiler.plan import default_method
@@ -113,17 +113,17 @@ def compile(
             verify=verify,
             progress=progress,
         )
-    # What was made here is not signed yet.
+    # A bundle that was just compiled is not signed yet.
     bundle = Bundle.open(compiled["bundle"], trust=ANYONE)
     return dataclasses.replace(bundle, compiled=compiled)
 
 
 @dataclasses.dataclass(frozen=True)
 class Bundle(session.Bundle):
-    """A compiled bundle; its folder may be moved and pushed to a phone.
+    """A compiled bundle. Its folder can be moved, or copied to a phone.
 
     Attributes:
-        compiled: what compiling said of it, the keys of ``compile --json``; None of a bundle that was opened.
+        compiled: result of the compilation, the keys of ``compile --json``; None if only opened.
     """
 
     compiled: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
@@ -141,13 +141,13 @@ class Bundle(session.Bundle):
         dump: StrPath | None = None,
         progress: Progress = silent,
     ) -> Parity:
-        """Train a few steps in the session and in the method's reference in PyTorch, and compare.
+        """Train a few steps in the session and in the method's PyTorch reference, and compare them.
 
         Args:
-            steps: to compare.
-            model: where the original model is, if not where it was compiled from.
-            dump: a folder for both sides' noise, inputs, losses, gradients and states.
-            progress: called with what is being done.
+            steps: number of steps to compare.
+            model: location of the original model, if it has moved since compiling.
+            dump: folder for the noise, inputs, losses, gradients and states of both sides.
+            progress: called with the name of each phase.
 
         Raises:
             ZoExportError: the bundle or the model cannot be used. A failed comparison is not an error.
@@ -169,21 +169,21 @@ class Bundle(session.Bundle):
         force: bool = False,
         last: bool = False,
     ) -> Exported:
-        """Write what a state has trained, or the bundle's initial values, as another tool's files.
+        """Write a state's trained weights, or the bundle's initial ones, in another tool's format.
 
         Args:
-            path: the folder to create; of ``gguf``, the file.
-            state: a training state's folder.
-            format: ``peft``, ``mlx``, ``gguf``, ``sparse``, ``quantized``, ``hf`` or ``merged``; what fits the method
-                where None.
-            outtype: the numbers of ``gguf``: ``f32`` where None, ``f16`` or ``q8_0``.
-            dtype: of the weights of ``merged`` and ``hf``: ``fp16``, ``bf16`` or ``fp32``; the original's if None.
-            model: where the original model is, if not where it was compiled from; for ``merged`` and ``hf``.
-            force: replace ``path`` where it exists.
-            last: the state's values of the last step, also where the run keeps its best.
+            path: folder to create, or the file for ``gguf``.
+            state: folder of a training state; None: the bundle's initial values.
+            format: ``peft``, ``mlx``, ``gguf``, ``sparse``, ``quantized``, ``hf`` or ``merged``;
+                if None, the method's default.
+            outtype: data type of ``gguf``: ``f32`` (default), ``f16`` or ``q8_0``.
+            dtype: ``fp16``, ``bf16`` or ``fp32``, for ``merged`` and ``hf``; None: the original's.
+            model: location of the original model, if it has moved; for ``merged`` and ``hf``.
+            force: replace ``path`` if it exists.
+            last: use the weights of the last step, even if the run keeps its best ones.
 
         Raises:
-            ZoExportError: something cannot be used; nothing is written.
+            ZoExportError: the weights cannot be exported; nothing is written.
         """
         from zoexport.run.transfer import export_adapter
 
@@ -202,13 +202,13 @@ class Bundle(session.Bundle):
     def import_adapter(
         self, path: StrPath, *, state: StrPath, format: str | None = None, force: bool = False
     ) -> Imported:
-        """Create a state that begins with an adapter.
+        """Create a training state that starts from an adapter.
 
         Args:
-            path: the adapter's folder, or its GGUF file.
-            state: the state's folder to create.
-            format: of the adapter; what :meth:`export_adapter` writes where None.
-            force: replace ``state`` where it exists.
+            path: folder of the adapter, or its GGUF file.
+            state: folder of the state to create.
+            format: the adapter's format; None: detected from its files.
+            force: replace ``state`` if it exists.
 
         Raises:
             ZoExportError: the adapter does not fit; nothing is written.
@@ -221,10 +221,10 @@ class Bundle(session.Bundle):
 def model_source(
     model: StrPath | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
 ) -> str | ModelSource:
-    """Return a model argument as text; save a live model below the cache first.
+    """Return a model argument as text, or save a live model in the cache and return its source.
 
     Raises:
-        ConfigError: a tokenizer for a model that has its own. ModelError: the live model cannot be saved.
+        ConfigError: the model has its own tokenizer. ModelError: the live model cannot be saved.
     """
     if not isinstance(model, (str, os.PathLike)):
         from zoexport.models.live import keep

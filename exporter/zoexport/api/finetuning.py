@@ -85,7 +85,7 @@ class Run:
         bundle: the compiled model.
         trained: the training run; ``trained.evaluations`` has the validation losses.
         comparisons: completions of held-out prompts before and after training; empty if the bundle cannot generate.
-        resumed: whether the folder had a run already.
+        resumed: whether ``output`` already contained a run.
     """
 
     output: Path
@@ -96,21 +96,21 @@ class Run:
 
     @property
     def state(self) -> Path:
-        """The folder of the training state."""
+        """Folder of the training state."""
         return self.output / "run"
 
     @property
     def adapter(self) -> Path:
-        """The folder of the adapter in PEFT's format, or of what the method trains instead."""
+        """Folder of the adapter in PEFT's format, or of the method's other trained weights."""
         return self.output / "adapter"
 
     def generate(self, prompt: Prompt | str, **options: Any) -> Generated:
         """Generate a completion with the trained adapter.
 
         Args:
-            prompt: a text, which becomes a message if the model has a chat template and learned conversations; or
-                a conversation.
-            options: of :meth:`zoexport.Bundle.generate`.
+            prompt: a text, sent as a message if the model has a chat template and was trained
+                on conversations; or a conversation.
+            options: see :meth:`zoexport.Bundle.generate`.
 
         Raises:
             ZoExportError: the bundle cannot generate.
@@ -120,15 +120,15 @@ class Run:
         return self.bundle.generate(prompt, state=self.state, **options)
 
     def evaluate(self, data: Data, **options: Any) -> Evaluated:
-        """Evaluate the trained adapter on other examples; ``options`` as :meth:`zoexport.Bundle.evaluate` has them."""
+        """Evaluate the adapter on other examples, see :meth:`zoexport.Bundle.evaluate`."""
         return self.bundle.evaluate(data, state=self.state, **options)
 
     def export(self, path: StrPath, format: str | None = None, **options: Any) -> Exported:
-        """Export the trained adapter; ``format`` and ``options`` as :meth:`zoexport.Bundle.export_adapter` has them."""
+        """Export the adapter; for the arguments see :meth:`zoexport.Bundle.export_adapter`."""
         return self.bundle.export_adapter(path, state=self.state, format=format, **options)
 
     def as_dict(self) -> dict[str, Any]:
-        """The keys of ``finetune --json``."""
+        """Return the keys of ``finetune --json``."""
         return {
             "output": str(self.output),
             "bundle": str(self.bundle.path),
@@ -166,12 +166,12 @@ def finetune(
     The same call resumes a run that was stopped.
 
     Args:
-        model, tokenizer: of :func:`zoexport.compile`.
+        model, tokenizer: see :func:`zoexport.compile`.
         data: examples (docs/cli.md, "Data").
         output: the folder to write, ``./<model>-finetuned`` if None.
         eval_data: validation examples; if None, a tenth of ``data`` is held out. The weights of the evaluation with
             the lowest loss are kept.
-        target, method: of :func:`zoexport.compile`.
+        target, method: see :func:`zoexport.compile`.
         steps: training steps; if None, from ``epochs``.
         epochs: passes over the training examples; if None, 3, but at least 60 and at most 1000 steps.
         learning_rate, batch_size, lora_r: the method's defaults if None.
@@ -179,13 +179,13 @@ def finetune(
             example needs, at most 1024.
         max_new_tokens: length of the completions in ``Run.comparisons``.
         overwrite: start over if ``output`` contains a run.
-        phase: called with what happens before the first step and after the last.
+        phase: called with each phase before the first step and after the last.
         progress: called after each step.
         evaluated: called after each evaluation.
-        by_key: more settings, under the keys of ``--set``.
+        by_key: more settings, with the keys of ``--set``.
 
     Raises:
-        ZoExportError: something cannot be used, or the run was stopped; a run that was stopped is saved.
+        ZoExportError: an input cannot be used, or the run was stopped (and saved).
     """
     if steps is not None and epochs is not None:
         raise ConfigError(
@@ -243,7 +243,7 @@ def finetune(
 
 
 def _start(folder: Path, overwrite: bool) -> None:
-    """Refuse a folder that is not ours, and remove a run that is to start over."""
+    """Refuse a folder that finetune did not write; remove a run that is to start over."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not (folder / RECORD).is_file():
@@ -259,9 +259,9 @@ def _start(folder: Path, overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def _split(data: Data, eval_data: Data | None) -> Iterator[tuple[dict[str, Path], list[Path]]]:
-    """Write training and validation examples as JSON Lines; also yield the files that they are from.
+    """Write training and validation examples as JSON Lines; also yield their source files.
 
-    An error that names a line of the latter becomes one that names the user's row.
+    Errors that refer to a line of the source files are changed to refer to the user's row.
     """
     with contextlib.ExitStack() as stack:
         examples = stack.enter_context(as_file(data))
@@ -283,10 +283,10 @@ def _split(data: Data, eval_data: Data | None) -> Iterator[tuple[dict[str, Path]
 
 
 def _same(folder: Path, made_from: Mapping[str, Any]) -> bool:
-    """Whether ``folder`` contains a run that was made from the same model, settings and data.
+    """Return whether ``folder`` contains a run with the same model, settings and data.
 
     Raises:
-        ConfigError: the run was made from something else.
+        ConfigError: the run has another model, other settings or other data.
     """
     try:
         found = json.loads((folder / RECORD).read_text(encoding="utf-8"))
@@ -312,7 +312,7 @@ def _same(folder: Path, made_from: Mapping[str, Any]) -> bool:
 
 
 def _argument(model: StrPath | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> str:
-    """What finds the model again from any working folder."""
+    """Return a model argument that is valid in any working directory."""
     source = model_source(model, tokenizer)
     if not isinstance(source, str):
         return source.argument
@@ -328,7 +328,7 @@ def _fitting(
     sources: Iterable[Path],
     phase: Progress,
 ) -> Path:
-    """The cached bundle whose ``max_length`` fits the examples of ``sources``.
+    """Return the cached bundle whose ``max_length`` fits the examples of ``sources``.
 
     Raises:
         DataError: an example cannot be used.
@@ -371,7 +371,7 @@ def _write(
 
 
 def _link(source: str, target: str) -> None:
-    """A second name of a file, which a bundle's are never changed under; a copy on another file system."""
+    """Hard-link a bundle's file, which never changes; copy it across file systems."""
     try:
         os.link(source, target)
     except OSError:
@@ -389,7 +389,7 @@ def _steps(bundle: Bundle, data: Path) -> int:
 def _compared(
     bundle: Bundle, state: Path, valid: Path, max_new_tokens: int
 ) -> tuple[Comparison, ...]:
-    """Complete the first prompts of the validation examples without and with what was trained."""
+    """Complete the first validation prompts without and with the trained weights."""
     prompts = list(_prompts(bundle, state, valid))
 
     def completions(opened: Generator) -> list[str]:
@@ -409,7 +409,7 @@ def _compared(
 
 
 def _prompts(bundle: Bundle, state: Path, valid: Path) -> Iterator[tuple[Prompt, str, str]]:
-    """The first prompts of a file: as the model reads it, as a person does, and the completion in the data."""
+    """Yield the first prompts of a file: model input, text to show, completion in the data."""
     with valid.open(encoding="utf-8") as file:
         texts = [json.loads(line) for line, _ in zip(file, range(_SHOWN), strict=False)]
     if "text" in texts[0]:

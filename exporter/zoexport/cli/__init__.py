@@ -1,1 +1,1 @@
-"""The command line: it parses arguments, calls one function a verb, and prints what that returns."""
+"""Command line: parses arguments, calls one function per command and prints its result."""

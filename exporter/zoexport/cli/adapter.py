@@ -19,33 +19,33 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def exporting(function: F) -> F:
-    """What ``adapter export`` and ``federate export`` write."""
+    """Add the options of ``adapter export`` and ``federate export``."""
     for option in (
         options.common,
         options.force,
         click.option(
             "--model",
-            help="The original model, if not where it was compiled from; of merged and hf.",
+            help="Original model, if it has moved since compilation; for merged and hf.",
         ),
         click.option(
             "--dtype",
-            help="The weights of merged and hf: fp16, bf16 or fp32. Default: those of the original model.",
+            help="Data type of merged and hf weights: fp16, bf16 or fp32. Default: that of the "
+            "original model.",
         ),
-        click.option(
-            "--outtype", help="The numbers of a GGUF file: f32 (the default), f16 or q8_0."
-        ),
+        click.option("--outtype", help="Data type of a GGUF file: f32 (default), f16 or q8_0."),
         click.option(
             "-o",
             "--output",
             type=options.PATH,
             required=True,
-            help="The adapter's folder; of gguf, its file.",
+            help="Folder for the adapter; for gguf, the file.",
         ),
         click.option(
             "--format",
             "kind",
-            help="Whose files: peft (the default), mlx or gguf; of chosen weights sparse (the default), of all or "
-            "chosen ones hf; merged: a whole model with what was trained.",
+            help="Output format. Adapters: peft (default), mlx or gguf; sparse weights: sparse "
+            "(default); full or "
+            "sparse weights: hf; merged: the whole model with the trained weights.",
         ),
     ):
         function = option(function)
@@ -55,7 +55,7 @@ def exporting(function: F) -> F:
 def write_adapter(
     bundle: Bundle, kind: str | None, output: Path, as_json: bool, **given: Any
 ) -> None:
-    """Write what :func:`exporting` asks for, and show what it is."""
+    """Write an adapter with the options of :func:`exporting` and print a summary."""
     with output_of_libraries():
         found = bundle.export_adapter(output, format=kind, **given)
     result = found.as_dict()
@@ -65,16 +65,16 @@ def write_adapter(
 
 @click.group(cls=Verbs)
 def adapter() -> None:
-    """Take a trained adapter out of a state, or bring one in."""
+    """Export a trained adapter from a state, or import one into a new state."""
 
 
 @adapter.command("export")
 @options.bundle
-@click.option("--state", type=options.PATH, help="The trained state; without it, as compiled.")
+@click.option("--state", type=options.PATH, help="Trained state. Default: the bundle as compiled.")
 @options.last
 @exporting
 def export(**given: Any) -> None:
-    """Write the adapter of a state of BUNDLE, the pending update applied.
+    """Write the adapter of a state of BUNDLE, with the pending update applied.
 
     \b
     zoexport adapter export model.bundle --state run --format peft -o adapter
@@ -87,10 +87,16 @@ def export(**given: Any) -> None:
 @adapter.command("import")
 @options.bundle
 @click.option(
-    "-i", "--input", "--adapter", "source", type=options.PATH, required=True, help="The adapter."
+    "-i",
+    "--input",
+    "--adapter",
+    "source",
+    type=options.PATH,
+    required=True,
+    help="Adapter to import.",
 )
-@click.option("--format", "kind", help="Format of the adapter. Default: recognized by its files.")
-@click.option("--state", type=options.PATH, required=True, help="The state folder to create.")
+@click.option("--format", "kind", help="Format of the adapter. Default: detected from its files.")
+@click.option("--state", type=options.PATH, required=True, help="State folder to create.")
 @options.force
 @options.common
 def import_(

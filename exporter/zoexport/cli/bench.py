@@ -15,7 +15,7 @@ from zoexport.core.errors import ConfigError
 
 
 def _values(kind: click.ParamType[Any] | type) -> Callable[..., tuple[Any, ...] | None]:
-    """Cuts an option's value at commas and converts each part; None stays None."""
+    """Return a callback that splits a value at commas and converts each part; None stays None."""
     converted = click.types.convert_type(kind)
 
     def values(
@@ -37,7 +37,7 @@ _SIZES = _values(click.IntRange(min=1))
 @click.option(
     "--shape",
     metavar="NAME",
-    help="In place of MODEL: random weights of this published configuration (a wrong name lists them).",
+    help="Published configuration with random weights, instead of MODEL (a wrong name lists all).",
     shell_complete=completion.named(completion.shapes),
 )
 @click.option(
@@ -45,12 +45,16 @@ _SIZES = _values(click.IntRange(min=1))
 )
 @click.option("--methods", callback=_values(str), metavar="M,...", help="prge, mezo, mebp.")
 @click.option("--weights", callback=_values(str), metavar="W,...", help="int4, int8, fp32.")
-@click.option("--max-length", callback=_SIZES, metavar="N,...", help="Tokens a row.")
-@click.option("--batch-size", callback=_SIZES, metavar="N,...", help="Rows (B).")
+@click.option("--max-length", callback=_SIZES, metavar="N,...", help="Tokens per sequence.")
+@click.option("--batch-size", callback=_SIZES, metavar="N,...", help="Sequences per batch (B).")
 @click.option(
-    "--num-queries", callback=_SIZES, metavar="N,...", help="Random directions a step (q)."
+    "--num-queries", callback=_SIZES, metavar="N,...", help="Random directions per step (q)."
 )
-@click.option("--rows", type=click.IntRange(min=1), help="q * B: the batch is then rows / queries.")
+@click.option(
+    "--rows",
+    type=click.IntRange(min=1),
+    help="Product q * B; the batch size is then rows / queries.",
+)
 @click.option(
     "--layers",
     callback=_values(str),
@@ -64,40 +68,46 @@ _SIZES = _values(click.IntRange(min=1))
     "--keep-mb",
     callback=_values(click.IntRange(min=0)),
     metavar="N,...",
-    help="activation_cache_mb of mebp: MB for results that its backward pass need not compute again.",
+    help="activation_cache_mb of mebp: disk budget in MB for saved activations.",
 )
 @click.option(
     "--labels",
     callback=_values(click.Choice(["all", "last"])),
     metavar="L,...",
-    help="all: every token is predicted; last: the last one alone.",
+    help="Tokens to predict: all, or last for the last one only.",
 )
 @click.option(
     "--eager/--no-eager",
     default=None,
-    help="Whether PyTorch is measured too. Default: in quick, full and mebp.",
+    help="Also measure PyTorch. Default: in quick, full and mebp.",
 )
-@click.option("--target", default="host", show_default=True, help="What is compiled for.")
+@click.option("--target", default="host", show_default=True, help="Target to compile for.")
 @options.settings
-@click.option("--threads", type=click.IntRange(min=1), help="Default: as many as there are cores.")
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    help="Number of compute threads. Default: number of cores.",
+)
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option(
     "--steps",
     type=click.IntRange(min=1),
     default=15,
     show_default=True,
-    help="In a round; fewer, at least 3, where they would take more than 5 s.",
+    help="Steps per round; fewer (at least 3) if they would take more than 5 s.",
 )
 @click.option(
     "--warmup",
     type=click.IntRange(min=1),
     default=3,
     show_default=True,
-    help="Steps at a round's start that do not count.",
+    help="Steps at the start of a round that are not measured.",
 )
-@click.option("--work", type=options.PATH, help="Where bundles are kept. Default: in the cache.")
 @click.option(
-    "-o", "--output", type=options.PATH, help="A folder for bench.json, bench.md and bench.png."
+    "--work", type=options.PATH, help="Folder for compiled bundles. Default: in the cache."
+)
+@click.option(
+    "-o", "--output", type=options.PATH, help="Folder for bench.json, bench.md and bench.png."
 )
 @options.force
 @options.common
@@ -120,21 +130,22 @@ def bench(
     """Time training steps of MODEL, or of BUNDLEs, against the sequential baseline and PyTorch.
 
     Everything is measured in one run with the same number of threads: P-RGE (prge), its sequential baseline (mezo),
-    MeBP (mebp), and the Hugging Face model in PyTorch, fp32. Variants take turns; figures are medians over the rounds.
-    Steps run in a process that does nothing else, whose memory is what is reported.
+    MeBP (mebp), and the Hugging Face model in PyTorch, fp32. Variants take turns; results are
+    medians over the rounds. Steps run in a separate process, whose memory is reported.
 
     \b
-    Grids, each axis of which an option replaces:
+    Grids (options replace single axes):
       quick     seq 64, q=1, B=1: prge and mezo with int4 and fp32, and PyTorch
-      queries   q = 1, 2, 4, 8, 16 at q*B = 16: what a query costs
-      layers    q=4, B=1, the last token is predicted: lora.layers_to_transform last:8 against all
+      queries   q = 1, 2, 4, 8, 16 at q*B = 16: the cost of a query
+      layers    q=4, B=1, only the last token predicted: lora.layers_to_transform last:8 against all
       full      all of these
       mebp      seq 128 to 2048, B=1, LoRA on all linear layers: mebp with activation_cache_mb=0 and
-                with that of all layers, mezo over the same layer-wise programs, and PyTorch with autograd
+                with room for all layers, mezo over the same layer-wise programs, and PyTorch with
+                autograd
 
-    Bundles are compiled once (minutes each) and kept in --work. A run that was stopped goes on when it is started
-    again. --shape NAME measures a size without its weights; it is short for the MODEL shape:NAME. Random ones are
-    written into the cache once, two bytes each.
+    Bundles are compiled once (minutes each) and kept in --work. The same command resumes a run that
+    was stopped. --shape NAME measures a published configuration with random weights; it is short
+    for the MODEL shape:NAME. The random weights are written into the cache once, two bytes each.
 
     \b
     zoexport bench smollm2-135m

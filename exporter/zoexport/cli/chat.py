@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 @click.command()
 @options.bundle
-@click.option("--state", type=options.PATH, help="With what this state has trained.")
+@click.option("--state", type=options.PATH, help="Training state whose weights are used.")
 @click.option(
     "--adapter",
     "adapters",
     metavar="[NAME=]PATH",
     multiple=True,
-    help="With what 'adapter export' wrote, called NAME or as its folder; again for several.",
+    help="Exported adapter, called NAME or like its folder; may be repeated.",
 )
-@click.option("--system", help="The system message.")
+@click.option("--system", help="System message of the conversation.")
 @options.stop
 @click.option(
     "--max-new-tokens",
     type=click.IntRange(min=1),
     default=256,
     show_default=True,
-    help="Of an answer, at most.",
+    help="Maximum tokens of a response.",
 )
 @options.sampling
 @options.common
@@ -50,10 +50,11 @@ def chat(
     sampling: Sampling,
     as_json: bool,
 ) -> None:
-    """Talk with BUNDLE in turns, one line a message.
+    """Chat with BUNDLE, one line per message.
 
-    /adapter off, on or NAME switches adapters in between; /reset begins again; /quit ends; /help lists them. Messages
-    that are piped in are answered one after another. --json prints an object for each answer.
+    /adapter off, on or NAME switches adapters; /reset starts a new conversation; /quit ends; /help
+    lists the commands. Piped messages are answered one after another. --json prints one object per
+    response.
 
     \b
     zoexport chat model.bundle --state run
@@ -114,7 +115,7 @@ def _answer(chat: Chat, line: str, *, as_json: bool) -> None:
 
 
 def _lines() -> Iterator[str]:
-    """The user's lines; asked for where someone sits there."""
+    """Yield the lines of the user, with a prompt if standard input is a terminal."""
     if not sys.stdin.isatty():
         for line in sys.stdin:
             yield line.rstrip("\n")
@@ -129,5 +130,5 @@ def _lines() -> Iterator[str]:
 
 
 def note(text: str) -> None:
-    """Something that is no answer."""
+    """Print a message that is not a response."""
     print(text, file=sys.stderr, flush=True)

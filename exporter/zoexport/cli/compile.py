@@ -19,7 +19,7 @@ from zoexport.cli.progress import COMPILE, Phases
     "-o",
     "--output",
     type=options.PATH,
-    help="The bundle's folder. Default: ./<model>-<method>-<target>.",
+    help="Folder for the bundle. Default: ./<model>-<method>-<target>.",
 )
 @options.recipe
 @options.typed("max_length", "batch_size", "lora.r", "lora.alpha", "weights")
@@ -28,12 +28,13 @@ from zoexport.cli.progress import COMPILE, Phases
 @click.option(
     "--allow-fallback",
     is_flag=True,
-    help="Accept matrix products on the CPU where the target's accelerator does not take them.",
+    help="Allow matrix products on the CPU if the target's accelerator does not support them.",
 )
 @click.option(
     "--calibration",
     type=options.PATH,
-    help="JSON Lines whose activations are measured (android-npu, activation_bits=8, lora.init_weights=activations).",
+    help="Calibration examples, JSON Lines (android-npu, activation_bits=8, "
+    "lora.init_weights=activations).",
 )
 @click.option(
     "--adapter",

@@ -1,4 +1,4 @@
-"""``zoexport completion``, and what options offer to a shell that completes them."""
+"""``zoexport completion``, and the completions of option values in a shell."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zoexport.core.errors import ZoExportError
 
 PROGRAM = "zoexport"
 VARIABLE = "_ZOEXPORT_COMPLETE"
-"""What the script of a shell sets when it asks."""
+"""Environment variable that the completion script of a shell sets."""
 SHELLS = ("bash", "zsh", "fish")
 
 Items = list[CompletionItem[str]]
@@ -21,15 +21,15 @@ Complete = Callable[[click.Context, click.Parameter, str], Items]
 
 
 def answered(group: click.Group, instruction: str) -> int:
-    """Answer a shell that asks what can follow; the exit code."""
+    """Print the completions for a shell and return the exit code."""
     try:
         return shell_complete(group, {}, PROGRAM, VARIABLE, instruction)
-    except ZoExportError:  # a line that cannot be completed is none to explain
+    except ZoExportError:  # an error here would disturb the command line
         return 1
 
 
 def named(names: Callable[[click.Context], list[str]]) -> Complete:
-    """Names that begin with what is there."""
+    """Return a completion function for names that start with the incomplete word."""
 
     def complete(context: click.Context, _: click.Parameter, incomplete: str) -> Items:
         return [CompletionItem(name) for name in names(context) if name.startswith(incomplete)]
@@ -38,40 +38,40 @@ def named(names: Callable[[click.Context], list[str]]) -> Complete:
 
 
 def files(_: click.Context, __: click.Parameter, incomplete: str) -> Items:
-    """Files and folders, for what is not always one."""
+    """Complete files and folders, for options that also accept other values."""
     return [CompletionItem(incomplete, type="file")]
 
 
 def methods(_: click.Context) -> list[str]:
-    """The methods' names."""
+    """Return the names of the methods."""
     from zoexport.tools.describe import list_methods
 
     return [method["name"] for method in list_methods()]
 
 
 def targets(_: click.Context) -> list[str]:
-    """The targets' names."""
+    """Return the names of the targets."""
     from zoexport.targets import targets as known
 
     return known.names()
 
 
 def recipes(_: click.Context) -> list[str]:
-    """The recipes' names."""
+    """Return the names of the recipes."""
     from zoexport.core.recipes import known
 
     return list(known())
 
 
 def shapes(_: click.Context) -> list[str]:
-    """The names of published configurations."""
+    """Return the names of the published configurations."""
     from zoexport.models.shapes import known
 
     return list(known())
 
 
 def settings(context: click.Context) -> list[str]:
-    """Keys of ``--set``: of the method that the line names so far, or of all."""
+    """Return the keys of ``--set``: those of the method on the command line, or of all methods."""
     from zoexport.tools.describe import list_methods
 
     found = list_methods()
@@ -82,7 +82,7 @@ def settings(context: click.Context) -> list[str]:
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print a script with which SHELL completes verbs, options, methods, targets, recipes and settings.
+    """Print a script that completes commands, options, methods, recipes and settings in SHELL.
 
     \b
     zoexport completion bash > ~/.local/share/bash-completion/completions/zoexport

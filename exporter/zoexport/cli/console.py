@@ -1,4 +1,4 @@
-"""What a verb prints: its result on standard output, everything else on standard error."""
+"""Output of commands: the result on standard output, everything else on standard error."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ INTERNAL_EXIT_CODE = 70
 
 
 def emit(result: Mapping[str, Any], lines: Sequence[str], *, as_json: bool) -> None:
-    """Print a verb's result: one JSON object on one line, or lines for a person."""
+    """Print the result of a command: one JSON object on one line, or lines of text."""
     if as_json:
-        # Escapes keep it one line for readers to whom U+2028 ends a line.
+        # Escape non-ASCII: some readers treat U+2028 as a line break.
         print(json.dumps(_finite(result), allow_nan=False))
     else:
         print("\n".join(lines))
@@ -26,7 +26,7 @@ def emit(result: Mapping[str, Any], lines: Sequence[str], *, as_json: bool) -> N
 
 
 def emit_error(error: ZoExportError, *, as_json: bool, exit_code: int | None = None) -> int:
-    """Print one message (and, with ``--json``, one object); returns the exit code."""
+    """Print one message (and, with ``--json``, one object) and return the exit code."""
     code = error.exit_code if exit_code is None else exit_code
     message = " ".join(str(error).split())
     if as_json:
@@ -39,7 +39,7 @@ def emit_error(error: ZoExportError, *, as_json: bool, exit_code: int | None = N
 
 @contextlib.contextmanager
 def output_of_libraries() -> Iterator[None]:
-    """Send what libraries print on standard output, from Python or from C++, to standard error."""
+    """Redirect the output of libraries, from Python or C++, to standard error."""
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError):
@@ -60,7 +60,7 @@ def output_of_libraries() -> Iterator[None]:
 
 
 def size(count: float) -> str:
-    """A number of bytes for a person: ``"84.1 MB"``."""
+    """Format a number of bytes, such as ``"84.1 MB"``."""
     for unit in ("bytes", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
@@ -69,7 +69,10 @@ def size(count: float) -> str:
 
 
 def table(rows: Sequence[Sequence[object]], *, indent: str = "  ") -> list[str]:
-    """Rows as lines with aligned columns; the last column runs free. Booleans are as ``--set`` takes them."""
+    """Format rows as lines with aligned columns, the last one unaligned.
+
+    Booleans as in ``--set``.
+    """
     if not rows:
         return []
     texts = [
@@ -86,7 +89,7 @@ def table(rows: Sequence[Sequence[object]], *, indent: str = "  ") -> list[str]:
 
 
 def _finite(value: Any) -> Any:
-    """``value`` with null for what JSON has no number for."""
+    """Return ``value`` with None for numbers that JSON cannot represent."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):

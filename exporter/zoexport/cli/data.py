@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Verbs)
 def data() -> None:
-    """Look at examples before training on them.
+    """Check examples before training on them.
 
     \b
     zoexport data check train.jsonl --bundle model.bundle
@@ -27,30 +27,33 @@ def data() -> None:
 @data.command()
 @options.source(click.argument("data", metavar="SOURCE"))
 @options.opening(
-    click.option("--bundle", type=options.PATH, required=True, help="Whose tokenizer reads them.")
+    click.option(
+        "--bundle", type=options.PATH, required=True, help="Bundle whose tokenizer is used."
+    )
 )
 @click.option(
     "--loss",
     type=click.Choice(["full", "choices", "dpo", "orpo"]),
     default="full",
     show_default=True,
-    help="Every example must have what it compares: choices, or a pair of answers.",
+    help="Training loss to check for: choices needs candidates, dpo and orpo pairs of completions.",
 )
-@click.option("--pack", is_flag=True, help="Say how many rows pack=true makes of the examples.")
+@click.option("--pack", is_flag=True, help="Report how many rows pack=true makes of the examples.")
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="Problems and shortened examples that are listed, at most.",
+    help="Maximum number of problems and shortened examples to list.",
 )
 @options.common
 def check(
     data: DataSource, bundle: Bundle, loss: str, pack: bool, limit: int, as_json: bool
 ) -> int:
-    """Say what a session finds in SOURCE, and every problem in it.
+    """Check SOURCE as training data and list every problem in it.
 
-    SOURCE is what --data of 'train' takes. The exit code is 1 where it cannot be trained on as it is.
+    SOURCE is a value for --data of 'train'. The exit code is 1 if SOURCE cannot be used for
+    training as it is.
 
     \b
     zoexport data check train.jsonl --bundle model.bundle

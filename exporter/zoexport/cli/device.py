@@ -1,4 +1,4 @@
-"""``zoexport device``: phones on a desk, over adb."""
+"""``zoexport device``: phones connected over adb."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from zoexport.api import Bundle
     from zoexport.data.sources import DataSource
 
-_SERIAL = click.option("--serial", help="Which phone, where there are several.")
+_SERIAL = click.option("--serial", help="Serial number of the phone, if several are connected.")
 _RUNNER = click.option(
     "--runner",
     type=options.PATH,
     envvar="ZOEXPORT_DEVICE_RUNNER",
-    help="A folder with zoexport-runner and its libraries, built for the phone; kept there.",
+    help="Folder with zoexport-runner and its libraries for the phone; they stay on the phone.",
 )
-_RUN = click.option("--run", default="run", show_default=True, help="The run's name on the phone.")
+_RUN = click.option("--run", default="run", show_default=True, help="Name of the run on the phone.")
 
 
 @click.group(cls=Verbs)
@@ -35,7 +35,7 @@ def device() -> None:
 @device.command("list")
 @options.common
 def list_(as_json: bool) -> None:
-    """List the phones that adb sees, by the serial number that the other verbs take.
+    """List the phones that adb sees, with the serial numbers for --serial.
 
     \b
     zoexport device list
@@ -56,10 +56,12 @@ def list_(as_json: bool) -> None:
 @options.bundle
 @_SERIAL
 @_RUNNER
-@click.option("--app", is_flag=True, help="To the app, which imports it, in place of the shell.")
+@click.option(
+    "--app", is_flag=True, help="Copy to the app, which imports the bundle, instead of the shell."
+)
 @options.common
 def push(bundle: Bundle, serial: str | None, runner: Path | None, app: bool, as_json: bool) -> None:
-    """Copy BUNDLE, and a runner, to a phone.
+    """Copy BUNDLE and a runner to a phone.
 
     \b
     zoexport device push model.bundle --runner build/android/runner
@@ -77,7 +79,7 @@ def push(bundle: Bundle, serial: str | None, runner: Path | None, app: bool, as_
 @device.command()
 @options.bundle
 @options.data("eval_data")
-@click.option("--steps", type=click.IntRange(min=1), required=True, help="Steps in total.")
+@click.option("--steps", type=click.IntRange(min=1), required=True, help="Total number of steps.")
 @_RUN
 @options.validation
 @options.settings
@@ -97,9 +99,10 @@ def train(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Train BUNDLE on a phone, in its shell; tokens are made here.
+    """Train BUNDLE in the shell of a phone; the data is tokenized on this machine.
 
-    A run that was stopped goes on with the same command. --set takes what 'zoexport train --set' takes.
+    The same command resumes a run that was stopped. --set takes the same settings as 'zoexport
+    train --set'.
 
     \b
     zoexport device train model.bundle --data train.jsonl --steps 150
@@ -142,17 +145,22 @@ def train(
     "--prompt",
     **options.TEXT,
     required=True,
-    help="What is asked, or continued. \\n is a line's end.",
+    help="Prompt to answer or continue. \\n is a line break.",
 )
 @click.option(
     "--chat-template/--no-chat-template",
     default=True,
-    help="Ask a model that has a chat template in a conversation (the default), or continue the text as it is.",
+    help="Format the prompt with the model's chat template, if any (default), or continue it as "
+    "plain text.",
 )
-@click.option("--run", help="With what this run on the phone has trained.")
+@click.option("--run", help="Run on the phone whose weights are used.")
 @options.stop
 @click.option(
-    "--max-new-tokens", type=click.IntRange(min=1), default=128, show_default=True, help="At most."
+    "--max-new-tokens",
+    type=click.IntRange(min=1),
+    default=128,
+    show_default=True,
+    help="Maximum tokens of the response.",
 )
 @options.sampling
 @options.engine
@@ -160,7 +168,7 @@ def train(
 @_RUNNER
 @options.common
 def generate(bundle: Bundle, prompt: str, as_json: bool, **given: Any) -> None:
-    """Answer a prompt with BUNDLE on a phone, as it was compiled or with what was trained there.
+    """Generate from BUNDLE on a phone, with the compiled weights or those of a run there.
 
     \b
     zoexport device generate model.bundle --run run --prompt "Once upon a time"
@@ -185,15 +193,16 @@ def generate(bundle: Bundle, prompt: str, as_json: bool, **given: Any) -> None:
     type=options.PATH,
     help="Folder with zoexport-runner for 64-bit ARM. Default: the build of the checkout.",
 )
-@click.option("--sysroot", type=options.PATH, help="With 64-bit ARM Linux's libraries.")
+@click.option("--sysroot", type=options.PATH, help="Folder with the libraries of 64-bit ARM Linux.")
 @options.force
 @options.common
 def runner_(
     output: Path, build: Path | None, sysroot: Path | None, force: bool, as_json: bool
 ) -> None:
-    """Make a runner for phones with 64-bit ARM that needs nothing there, and no NDK here.
+    """Make a self-contained runner for 64-bit ARM phones, without the NDK.
 
-    It copies what 'make device-runner' built in the checkout, and the cross compiler's libraries.
+    It copies the output of 'make device-runner' in the checkout and the libraries of the cross
+    compiler.
 
     \b
     zoexport device runner -o runner
@@ -208,7 +217,7 @@ def runner_(
 
 @device.command()
 @options.bundle
-@click.option("--state", type=options.PATH, required=True, help="The folder to create.")
+@click.option("--state", type=options.PATH, required=True, help="State folder to create.")
 @_RUN
 @_SERIAL
 @options.force
@@ -216,7 +225,7 @@ def runner_(
 def pull(
     bundle: Bundle, state: Path, run: str, serial: str | None, force: bool, as_json: bool
 ) -> None:
-    """Bring a run's state of BUNDLE from a phone.
+    """Copy the state of a run of BUNDLE from a phone.
 
     \b
     zoexport device pull model.bundle --state run
@@ -243,7 +252,8 @@ def parity(
 ) -> int:
     """Compare BUNDLE on a phone with the session on this machine.
 
-    Both take the same steps on the batches of 'zoexport parity'. The exit code is 1 when a bound is exceeded.
+    Both run the same steps on the batches of 'zoexport parity'. The exit code is 1 if a bound is
+    exceeded.
 
     \b
     zoexport device parity model.bundle --runner build/android/runner
@@ -271,7 +281,7 @@ def parity(
 
 
 def _costs(result: dict[str, Any]) -> list[tuple[str, str]]:
-    """Time and memory, of a call that took steps."""
+    """Return time and memory of a call that ran steps."""
     if result["step_seconds_median"] is None:
         return [("time", "the run had them already")]
     return [
@@ -284,7 +294,7 @@ def _costs(result: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _reported(as_json: bool) -> Callable[[str], None]:
-    """Shows the runner's lines, which it writes after every step."""
+    """Return a function that shows the lines that the runner writes after every step."""
 
     def show(line: str) -> None:
         if not as_json:

@@ -26,72 +26,79 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _federation(function: F) -> F:
-    """What server and simulation have in common."""
+    """Add the options that server and simulation share."""
     for option in (
-        click.option("--report", type=options.PATH, help="A folder for a page with curves."),
+        click.option("--report", type=options.PATH, help="Folder for a report page with curves."),
         click.option(
             "--test",
             type=options.PATH,
-            help="Examples that each version is evaluated on, before it is accepted.",
+            help="Examples on which each version is evaluated before it is accepted.",
         ),
         click.option(
             "--rise",
             type=click.FloatRange(min=0),
             default=0.25,
             show_default=True,
-            help="With --test: a version whose loss lies this share above the lowest before is rolled back.",
+            help="Relative increase over the lowest test loss above which a version is rolled "
+            "back.",
         ),
         click.option(
             "--aggregate",
             default="mean",
             show_default=True,
-            help="How clients' updates become one: mean, trimmed-mean or median, value by value.",
+            help="Element-wise aggregation of clients' updates: mean, trimmed-mean or median.",
         ),
         click.option(
             "--clip",
             type=click.FloatRange(min=0, min_open=True),
-            help="The largest norm of a client's update; a longer one is shortened to it.",
+            help="Maximum norm of a client's update; larger updates are scaled down to it.",
         ),
         click.option(
             "--clip-relative",
             type=click.FloatRange(min=0),
             default=3.0,
             show_default=True,
-            help="The same as a multiple of the median norm of this and earlier rounds; 0: no such bound.",
+            help="Maximum norm as a multiple of the median norm of this and earlier rounds; 0: no "
+            "limit.",
         ),
         click.option(
             "--timeout",
             type=click.FloatRange(min=0, min_open=True),
             default=600.0,
             show_default=True,
-            help="Seconds that a round waits for replies, before it asks again or goes on without.",
+            help="Seconds that a round waits for replies before it asks again or continues "
+            "without them.",
         ),
         click.option(
             "--least",
             type=click.FloatRange(0, 1, min_open=True),
             default=0.5,
             show_default=True,
-            help="The share of the asked clients whose replies make a round.",
+            help="Minimum share of sampled clients whose replies complete a round.",
         ),
         click.option(
             "--algorithm",
-            help="replay, decomfl, fedzo or fedavg. Default: replay; fedavg for first-order bundles.",
+            help="Federated algorithm: replay (default), decomfl, fedzo or fedavg (default for "
+            "first-order bundles).",
         ),
         click.option(
             "--steps",
             type=click.IntRange(min=1),
             default=10,
             show_default=True,
-            help="Steps of a client in a round.",
+            help="Steps per client in a round.",
         ),
         click.option(
             "--rounds",
             type=click.IntRange(min=1),
             required=True,
-            help="Rounds in total: a state that has 3 of 10 gets 7 more.",
+            help="Total number of rounds; a state that has 3 of 10 is trained for 7 more.",
         ),
         click.option(
-            "--sample", type=click.IntRange(min=1), required=True, help="Clients that a round asks."
+            "--sample",
+            type=click.IntRange(min=1),
+            required=True,
+            help="Number of clients sampled per round.",
         ),
     ):
         function = option(function)
@@ -99,29 +106,31 @@ def _federation(function: F) -> F:
 
 
 def _private(function: F) -> F:
-    """What a client's uploads have to satisfy."""
+    """Add the differential privacy options of clients."""
     for option in (
         click.option(
             "--dp-delta",
             type=click.FloatRange(0, 1, min_open=True, max_open=True),
             default=1e-5,
             show_default=True,
-            help="The delta at which --dp-epsilon holds.",
+            help="Delta at which --dp-epsilon holds.",
         ),
         click.option(
             "--dp-epsilon",
             type=click.FloatRange(min=0, min_open=True),
-            help="What all uploads together may spend; then this client refuses. Needed with --dp-noise.",
+            help="Privacy budget of all uploads; the client refuses once it is spent. Needed with "
+            "--dp-noise.",
         ),
         click.option(
             "--dp-noise",
             type=click.FloatRange(min=0, min_open=True),
-            help="The standard deviation of the noise on each uploaded number, in multiples of --dp-clip.",
+            help="Standard deviation of the noise on each uploaded number, in multiples of "
+            "--dp-clip.",
         ),
         click.option(
             "--dp-clip",
             type=click.FloatRange(min=0, min_open=True),
-            help="The norm that an upload has at most before noise. Needed with --dp-noise.",
+            help="Maximum norm of an upload before noise. Needed with --dp-noise.",
         ),
     ):
         function = option(function)
@@ -149,9 +158,9 @@ def _privacy(
 
 @click.group(cls=Verbs)
 def federate() -> None:
-    """Train one model on many clients' data, which stay where they are.
+    """Train one model on the data of many clients, which never leave the clients.
 
-    A client's upload is the scalars of its steps; the server replays them (docs/federated.md).
+    A client uploads the scalars of its steps, and the server replays them (docs/federated.md).
 
     \b
     zoexport federate simulate model.bundle --data train.jsonl --clients 100 --sample 10 --rounds 20
@@ -165,14 +174,20 @@ def federate() -> None:
 @federate.command()
 @options.bundle
 @options.data("test")
-@click.option("--clients", type=click.IntRange(min=1), required=True, help="Simulated clients.")
+@click.option(
+    "--clients", type=click.IntRange(min=1), required=True, help="Number of simulated clients."
+)
 @click.option(
     "--split",
     default="iid",
     show_default=True,
-    help="How the data is divided: iid, labels:ALPHA (Dirichlet by completion) or field:NAME.",
+    help="Split of the data: iid, labels:ALPHA (Dirichlet by completion) or field:NAME.",
 )
-@click.option("--state", type=options.PATH, help="Keep the federation here; it goes on from there.")
+@click.option(
+    "--state",
+    type=options.PATH,
+    help="Folder for the federation; the same command resumes from it.",
+)
 @_federation
 @_private
 @options.settings
@@ -192,8 +207,8 @@ def simulate(
 ) -> None:
     """Simulate clients of BUNDLE on this machine, in Flower's simulation engine.
 
-    --set takes what is not compiled in, such as learning_rate, eps, seed, batch_size; each client takes --steps steps a
-    round.
+    --set takes runtime settings, such as learning_rate, eps, seed, batch_size; each client runs
+    --steps steps per round.
 
     \b
     zoexport federate simulate model.bundle --data train.jsonl --clients 100 --sample 10 --rounds 20
@@ -223,12 +238,17 @@ def simulate(
 
 @federate.command()
 @options.bundle
-@click.option("--state", type=options.PATH, required=True, help="The federation's folder.")
-@click.option("--nodes", type=options.PATH, required=True, help="Clients' public keys, NAME.pub.")
-@click.option("--ca", type=options.PATH, required=True, help="The authority's certificate, PEM.")
-@click.option("--certificate", type=options.PATH, required=True, help="The server's, PEM.")
-@click.option("--key", type=options.PATH, required=True, help="The server's private key, PEM.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--state", type=options.PATH, required=True, help="Folder of the federation.")
+@click.option(
+    "--nodes",
+    type=options.PATH,
+    required=True,
+    help="Folder with the clients' public keys, NAME.pub.",
+)
+@click.option("--ca", type=options.PATH, required=True, help="CA certificate, PEM.")
+@click.option("--certificate", type=options.PATH, required=True, help="Server certificate, PEM.")
+@click.option("--key", type=options.PATH, required=True, help="Private key of the server, PEM.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(1, 65535), default=9092, show_default=True)
 @_federation
 @options.settings
@@ -246,8 +266,9 @@ def server(
 ) -> None:
     """Run the rounds of a federation of BUNDLE with real clients.
 
-    Clients connect over TLS, and only those whose public keys lie in --nodes take part. docs/federated.md says how to
-    make keys and certificates. A server that was ended goes on when it is started again with the same --state.
+    Clients connect over TLS, and only those with a public key in --nodes may take part.
+    docs/federated.md explains how to make keys and certificates. The same command resumes a server
+    that was stopped.
 
     \b
     zoexport federate server model.bundle --state fed --nodes keys --ca ca.crt --certificate server.pem \\
@@ -263,10 +284,14 @@ def server(
 @federate.command()
 @options.bundle
 @options.data()
-@click.option("--state", type=options.PATH, required=True, help="This client's folder.")
-@click.option("--server", "address", required=True, metavar="HOST:PORT", help="Where it listens.")
-@click.option("--ca", type=options.PATH, required=True, help="The authority's certificate, PEM.")
-@click.option("--key", type=options.PATH, required=True, help="This client's key, OpenSSH format.")
+@click.option("--state", type=options.PATH, required=True, help="Folder of this client.")
+@click.option(
+    "--server", "address", required=True, metavar="HOST:PORT", help="Address of the server."
+)
+@click.option("--ca", type=options.PATH, required=True, help="CA certificate, PEM.")
+@click.option(
+    "--key", type=options.PATH, required=True, help="Private key of this client, OpenSSH format."
+)
 @_private
 @options.common
 def client(
@@ -282,10 +307,10 @@ def client(
     dp_delta: float,
     as_json: bool,
 ) -> None:
-    """Take part in a federation with BUNDLE and data that stay here, until it is stopped.
+    """Take part in a federation of BUNDLE, with data that stay here, until stopped.
 
-    The server sends what is to be done. An app other than zoexport's, which Flower would run, is refused. What a server
-    learns from uploads, and what --dp-noise changes, is in docs/federated.md.
+    The server sends the tasks; Flower apps other than zoexport's are refused. docs/federated.md
+    explains what a server learns from uploads and what --dp-noise changes.
 
     \b
     ssh-keygen -t ecdsa -b 384 -N '' -f me.key     # me.key.pub goes to the server's folder as NAME.pub
@@ -315,13 +340,16 @@ def client(
 
 @federate.command()
 @click.argument("run", metavar="RUN", type=options.PATH)
-@click.option("--bundle", type=options.PATH, help="The bundle, if not where the federation began.")
+@click.option(
+    "--bundle", type=options.PATH, help="Bundle, if it has moved since the federation began."
+)
 @options.trust
 @exporting
 def export(run: Path, bundle: Path | None, trust: Trust | None, **given: Any) -> None:
     """Write the newest model of the federation in folder RUN as an adapter.
 
-    RUN is what --state of 'federate server' or 'federate simulate' named; 'eval', 'generate' and 'inspect' take it too.
+    RUN is the --state of 'federate server' or 'federate simulate'; 'eval', 'generate' and 'inspect'
+    also accept it.
 
     \b
     zoexport federate export fed -o adapter
@@ -348,7 +376,7 @@ def _federate(
     rise: float,
     **others: Any,
 ) -> None:
-    """Run rounds and show them; ``others`` go to ``run`` as they are."""
+    """Run rounds and show them; ``others`` are passed on to ``run``."""
     from zoexport.core.config import parse_assignments
     from zoexport.federated import report as pages
     from zoexport.federated.coordinator import Patience

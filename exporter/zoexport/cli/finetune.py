@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from zoexport.data.sources import DataSource
 
 _WIDTH = 100
-"""Characters of a completion that are printed."""
+"""Number of characters of a completion that are printed."""
 
 
 @click.command()
@@ -53,20 +53,22 @@ _WIDTH = 100
     type=click.FloatRange(min=0, min_open=True),
     help="Passes over the examples. Default: 3, with at least 60 and at most 1000 steps.",
 )
-@click.option("--learning-rate", type=float, help="Default: by method.")
-@click.option("--batch-size", type=click.IntRange(min=1), help="Default: by method.")
+@click.option("--learning-rate", type=float, help="Learning rate. Default: by method.")
+@click.option(
+    "--batch-size", type=click.IntRange(min=1), help="Examples per step. Default: by method."
+)
 @click.option("--lora-r", type=click.IntRange(min=1), help="Rank of the adapters. Default: 16.")
 @click.option(
     "--max-length",
     type=click.IntRange(min=2),
-    help="Tokens of an example; longer ones are cut. Default: what the longest needs, up to 1024.",
+    help="Tokens per example; longer examples are cut. Default: the longest example, up to 1024.",
 )
 @click.option(
     "--max-new-tokens",
     type=click.IntRange(min=1),
     default=64,
     show_default=True,
-    help="Length of the completions that are compared.",
+    help="Maximum tokens of the compared completions.",
 )
 @options.settings
 @options.common
@@ -146,5 +148,5 @@ def _in_line(text: str) -> str:
 
 
 def _shown(path: Path) -> Path:
-    """A path as a person would type it here."""
+    """Return a path as the user would type it in the working directory."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

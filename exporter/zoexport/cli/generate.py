@@ -23,18 +23,23 @@ if TYPE_CHECKING:
     "prompts",
     **options.TEXT,
     multiple=True,
-    help="What is asked, or continued; again for several. \\n is a line's end; - reads standard input.",
+    help="Prompt to answer or continue; may be repeated. \\n is a line break; - reads standard "
+    "input.",
 )
 @options.prompting
 @options.data(
     required=False,
     text='Prompts as they are: {"prompt"} or {"messages"} (docs/cli.md, "Data").',
 )
-@click.option("--state", type=options.PATH, help="With what this state has trained.")
-@click.option("--adapter", type=options.PATH, help="With what 'adapter export' wrote.")
+@click.option("--state", type=options.PATH, help="Training state whose weights are used.")
+@click.option("--adapter", type=options.PATH, help="Exported adapter to use.")
 @options.stop
 @click.option(
-    "--max-new-tokens", type=click.IntRange(min=1), default=128, show_default=True, help="At most."
+    "--max-new-tokens",
+    type=click.IntRange(min=1),
+    default=128,
+    show_default=True,
+    help="Maximum tokens of a response.",
 )
 @options.sampling
 @options.sliding
@@ -50,10 +55,10 @@ def generate(
     as_json: bool,
     **how: Any,
 ) -> None:
-    """Answer a prompt with BUNDLE, as it was compiled or with what was trained.
+    """Generate from BUNDLE, with the compiled weights or those of a state or adapter.
 
-    A model that has a chat template is asked in a conversation, unless STATE has learned texts without it; other models
-    continue the text. --json prints an object for each prompt.
+    If the model has a chat template, prompts use it, unless the state was trained on texts without
+    it; other models continue the text. --json prints one object per prompt.
 
     \b
     zoexport generate model.bundle --state run --prompt "Once upon a time"
@@ -100,7 +105,7 @@ def generate(
         for made in generate_each(bundle, wanted, on_text=on_text, **how):
             results.append(made.as_dict())
             if not alone and sys.stderr.isatty():
-                # Not print: standard output belongs to libraries meanwhile.
+                # Not print: standard output is redirected to standard error here.
                 say(f"{len(results)} of {len(wanted)}\r")
     if not alone:
         for result in results:

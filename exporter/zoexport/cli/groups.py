@@ -1,4 +1,4 @@
-"""A group of verbs that answers in our own words."""
+"""Command group with error messages in the format of zoexport."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from zoexport.core.errors import ConfigError, nearest
 
 
 class Verbs(click.Group):
-    """Lists verbs in the order of use, and answers an unknown one in our own words."""
+    """Group that lists commands in the order of use and explains unknown ones."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The verbs, first things first."""
+        """Return the commands in the order of use."""
         return list(self.commands)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The verb that ``args`` name.
+        """Return the command that ``args`` name.
 
         Raises:
             ConfigError: there is no such verb; the message names the nearest.

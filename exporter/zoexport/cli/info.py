@@ -1,4 +1,4 @@
-"""``zoexport inspect``, ``doctor``, ``methods``, ``recipes`` and ``targets``: what there is to know."""
+"""``zoexport inspect``, ``doctor``, ``methods``, ``recipes`` and ``targets``."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("path", metavar="BUNDLE | STATE | FEDERATION | MASK", type=options.PATH)
-@click.option("--state", type=options.PATH, help="Of a bundle: show this state of it instead.")
+@click.option("--state", type=options.PATH, help="Training state of the bundle to show instead.")
 @options.trust
 @options.common
 def inspect(path: Path, state: Path | None, trust: Trust | None, as_json: bool) -> int:
-    """Check a bundle's files, a training state, a federation or a mask file, and show what is in it.
+    """Check a bundle, a training state, a federation or a mask file, and show its contents.
 
-    The exit code is 1 when a state's log is damaged.
+    The exit code is 1 if the log of a state is damaged.
 
     \b
     zoexport inspect model.bundle
@@ -98,7 +98,7 @@ def _inspect_state(state: Path, bundle: Bundle | None, as_json: bool) -> int:
 
 
 def _held_out(validation: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """What a run found on its held-out examples, and which of its values it gives."""
+    """Return the rows that summarize a run's validation and the weights that it keeps."""
     data, losses = validation["data"], {}
     for one in validation["evaluations"]:
         losses[one["step"]] = one["loss"]
@@ -218,9 +218,9 @@ def _update(rule: Mapping[str, Any] | None) -> str:
 @click.option("--fix", is_flag=True, help="Print the one command that installs what is missing.")
 @options.common
 def doctor(fix: bool, as_json: bool) -> int:
-    """Say what this installation can do, what is missing, and how to get it.
+    """Check this installation: show what works, what is missing and how to install it.
 
-    The exit code is 1 when something that training needs is missing.
+    The exit code is 1 if something that training needs is missing.
     """
     from zoexport.tools.doctor import examine
 
@@ -245,7 +245,7 @@ def doctor(fix: bool, as_json: bool) -> int:
 
 
 def _named(found: list[dict[str, Any]], kind: str, name: str | None) -> list[dict[str, Any]]:
-    """The entry called ``name``, or all of them if it is None."""
+    """Return the entry called ``name``, or all entries if it is None."""
     if name is None:
         return found
     known = [one["name"] for one in found]
@@ -263,7 +263,7 @@ def _named(found: list[dict[str, Any]], kind: str, name: str | None) -> list[dic
 @click.argument("name", required=False)
 @options.common
 def methods(name: str | None, as_json: bool) -> None:
-    """List the training methods, or the settings of the method NAME.
+    """List the training methods, or the settings of method NAME.
 
     \b
     zoexport methods
@@ -295,7 +295,7 @@ def methods(name: str | None, as_json: bool) -> None:
 @click.argument("name", required=False)
 @options.common
 def recipes(name: str | None, as_json: bool) -> None:
-    """List the recipes that --recipe takes by name, or the settings of the recipe NAME.
+    """List the recipes for --recipe, or the settings of recipe NAME.
 
     \b
     zoexport recipes
@@ -314,7 +314,7 @@ def recipes(name: str | None, as_json: bool) -> None:
 @click.command()
 @options.common
 def targets(as_json: bool) -> None:
-    """List the targets, and what each still needs on this machine."""
+    """List the targets and what each still needs on this machine."""
     from zoexport.tools.describe import list_targets
 
     with output_of_libraries():

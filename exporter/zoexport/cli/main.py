@@ -1,4 +1,4 @@
-"""``zoexport``: the group of verbs, and the one place where a failure becomes a message and an exit code."""
+"""``zoexport``: the command group, and the conversion of failures to messages and exit codes."""
 
 from __future__ import annotations
 
@@ -86,13 +86,13 @@ for verb in (
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     instruction = os.environ.get(VARIABLE)
     sys.exit(answered(cli, instruction) if instruction else run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one verb and return its exit code; every failure ends as one message."""
+    """Run one command and return its exit code; every failure ends as one message."""
     if not arguments:
         return _say_next()
     as_json = "--json" in arguments
@@ -108,7 +108,7 @@ def run(arguments: Sequence[str]) -> int:
     except click.exceptions.Exit as end:  # --help and --version
         return end.exit_code
     except BrokenPipeError:
-        # The reader of standard output has gone; what remains in its buffer has nowhere to go.
+        # The reader of standard output has closed it: discard what is still buffered.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
     except BaseException as error:
@@ -124,17 +124,17 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _say_next() -> int:
-    """``zoexport`` alone: what to do next."""
+    """Print the next step, for ``zoexport`` without arguments."""
     ours = f"zoexport {__version__}: a language model that fine-tunes itself on a phone."
     print("\n".join([ours, *_next_step(Path.cwd()), "'zoexport --help' lists all verbs."]))
     return 0
 
 
 def _next_step(folder: Path) -> list[str]:
-    """Lines that name one command, or a few where a person has the choice.
+    """Return lines that suggest one command, or a few if the user has the choice.
 
     Args:
-        folder: where to look for bundles and states, not deeper.
+        folder: folder in which to look for bundles and states, not in its subfolders.
     """
     from zoexport.core.manifest import FILE as MANIFEST
     from zoexport.core.native import native_folder
@@ -175,19 +175,19 @@ def _quoted(path: Path) -> str:
 
 
 def _with_id(folder: Path, file: str) -> Iterator[tuple[Path, str]]:
-    """Folders with a bundle's or a state's description, the newest first, and the bundle that it names."""
+    """Yield folders that contain ``file``, the newest first, and the bundle id in it."""
     found = [path for path in folder.glob(f"*/{file}") if path.is_file()]
     for path in sorted(found, key=lambda one: one.stat().st_mtime, reverse=True):
         try:
             content = json.loads(path.read_text("utf-8"))
         except (OSError, ValueError):
-            continue  # whoever opens it says what is wrong
+            continue  # opening it reports the error
         if isinstance(content, dict) and isinstance(content.get("bundle_id"), str):
             yield path.parent, content["bundle_id"]
 
 
 def _exit_code(returned: object) -> int:
-    """A verb returns None, or an exit code where its answer is 'no' (doctor, parity)."""
+    """Return the exit code of a command, which returns None or an exit code (doctor, parity)."""
     return returned if isinstance(returned, int) else 0
 
 
@@ -196,7 +196,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _quiet_libraries(debug: bool) -> None:
-    """Keep libraries' remarks out of our one message; ``--debug`` shows them."""
+    """Hide warnings and logs of libraries, unless ``--debug`` is set."""
     if debug:
         return
     warnings.simplefilter("ignore")
@@ -210,7 +210,7 @@ def _quiet_libraries(debug: bool) -> None:
 
 
 def _as_our_error(error: BaseException) -> tuple[ZoExportError, int]:
-    """Any failure as a message with its exit code."""
+    """Return any failure as an error with a message, and its exit code."""
     if isinstance(error, Cancelled) and error.where.startswith("step "):
         fix = "Progress is saved; run the same command to continue."
         error = Cancelled(error.where, found=error.found, expected=error.expected, fix=fix)

@@ -1,4 +1,4 @@
-"""Options that several verbs share."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _ESCAPED = {"n": "\n", "t": "\t", "\\": "\\"}
 
 
 def unescaped(text: str) -> str:
-    """A text of the command line, in which ``\\n``, ``\\t`` and ``\\\\`` are a line's end, a tab and a backslash."""
+    """Replace the escapes ``\\n``, ``\\t`` and ``\\\\`` in a text of the command line."""
     return re.sub(r"\\([nt\\])", lambda found: _ESCAPED[found[1]], text)
 
 
 TEXT: dict[str, Any] = {"type": unescaped, "metavar": "TEXT"}
-"""Of an option that takes such a text."""
+"""Parameters of an option whose text may contain escapes (:func:`unescaped`)."""
 
-#: A path as given; whether it exists is for the function that opens it to say, in its own words.
+#: A path as given; the function that opens it checks that it exists.
 PATH = click.Path(path_type=Path)
 
 
 def common(function: F) -> F:
-    """``--json`` (passed on as ``as_json``) and ``--debug`` (read by ``main``)."""
+    """Add ``--json`` (passed on as ``as_json``) and ``--debug`` (read by ``main``)."""
     function = click.option(
         "--debug",
         is_flag=True,
@@ -48,9 +48,9 @@ def common(function: F) -> F:
 
 
 def opening(parameter: Callable[[Any], Any]) -> Callable[[F], F]:
-    """An argument or option ``bundle`` with ``--trust`` as an open Bundle, None where none is given.
+    """Turn an argument or option ``bundle`` and ``--trust`` into an open Bundle, None if omitted.
 
-    Its sessions use the ``--engine`` of the verb, where it has that option.
+    Its sessions use the ``--engine`` of the command, if it has that option.
     """
 
     def decorate(function: F) -> F:
@@ -74,7 +74,7 @@ bundle = opening(click.argument("bundle", type=PATH))
 
 
 def trust(function: F) -> F:
-    """``--trust``: the keys of which one must have signed a bundle, or None."""
+    """Add ``--trust``: the bundle must be signed with one of these keys; None if omitted."""
 
     def read(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> Any:
         from zoexport.core.trust import Trust
@@ -86,61 +86,66 @@ def trust(function: F) -> F:
         metavar="KEY",
         multiple=True,
         callback=read,
-        help="Refuse a bundle that KEY did not sign: a .pub file, or its line; again for several.",
+        help="Public key (a .pub file or its line) that must have signed the bundle; may be "
+        "repeated.",
     )(function)
 
 
 def engine(function: F) -> F:
-    """``--engine``."""
+    """Add ``--engine``."""
     return click.option(
         "--engine",
         metavar="NAME",
-        help="Of those that BUNDLE has programs for; executorch is the CPU of one for android-gpu. Default: its own.",
+        help="Backend to run; must be one that BUNDLE was compiled for. Default: the bundle's "
+        "primary backend.",
     )(function)
 
 
 def method_and_target(function: F) -> F:
-    """``--target`` and ``--method``, by name."""
+    """Add ``--target`` and ``--method``, by name."""
     function = click.option(
         "--method",
-        help="How it trains; see 'zoexport methods'. Default: by target.",
+        help="Training method; see 'zoexport methods'. Default: by target.",
         shell_complete=completion.named(completion.methods),
     )(function)
     return click.option(
         "--target",
         required=True,
-        help="Where it will run; see 'zoexport targets'.",
+        help="Device type to train on; see 'zoexport targets'.",
         shell_complete=completion.named(completion.targets),
     )(function)
 
 
 def recipe(function: F) -> F:
-    """``--recipe``."""
+    """Add ``--recipe``."""
     return click.option(
         "--recipe",
         metavar="NAME|FILE",
-        help="Method and settings by name (see 'zoexport recipes') or of a YAML file; --set wins.",
+        help="Recipe (see 'zoexport recipes') or YAML file with method and settings; --set "
+        "overrides it.",
         shell_complete=completion.named(completion.recipes),
     )(function)
 
 
 def settings(function: F) -> F:
-    """``--set key=value``, as often as needed."""
+    """Add ``--set key=value``, which may be repeated."""
     return click.option(
         "--set",
         "assignments",
         metavar="KEY=VALUE",
         multiple=True,
-        help="A setting, such as lora.r=8; may be repeated.",
+        help="Setting, such as lora.r=8; may be repeated.",
         shell_complete=completion.named(completion.settings),
     )(function)
 
 
 def typed(*keys: str) -> Callable[[F], F]:
-    """Options for common settings, such as ``--lora-r``, in place of ``--set lora.r=...``; ``settings`` comes after it.
+    """Add options for common settings, such as ``--lora-r`` for ``--set lora.r=...``.
+
+    The decorator ``settings`` must follow it.
 
     Args:
-        keys: of the settings, in the order of the help.
+        keys: keys of the settings, in the order of the help.
     """
 
     def decorate(function: F) -> F:
@@ -188,7 +193,7 @@ _TYPED: dict[str, tuple[Any, str]] = {
 def data(
     *others: str, required: bool = True, text: str = 'Examples (docs/cli.md, "Data").'
 ) -> Callable[[F], F]:
-    """``--data`` and how it is read as one :class:`DataSource`; ``others`` are read likewise."""
+    """Add ``--data`` and its format options as one :class:`DataSource`; same for ``others``."""
     option = click.option(
         "--data",
         metavar="SOURCE",
@@ -203,7 +208,7 @@ _OF_SOURCES = ("columns", "template", "label_column", "choices")
 
 
 def source(option: Callable[[Any], Any], *others: str) -> Callable[[F], F]:
-    """An option or argument ``data`` with how it is read, as :func:`data`."""
+    """Add format options to an option or argument ``data``, like :func:`data`."""
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
@@ -234,23 +239,26 @@ def source(option: Callable[[Any], Any], *others: str) -> Callable[[F], F]:
             click.option(
                 "--choices",
                 metavar="A,B,...",
-                help="The classes of --label-column, in the order of their numbers. Default: those in the data.",
+                help="Classes of --label-column, in the order of their numbers. Default: those in "
+                "the data.",
             ),
             click.option(
                 "--label-column",
                 metavar="COLUMN",
-                help="The class of each row: the examples choose one of all classes.",
+                help="Column with the class of each row; each example is a choice between all "
+                "classes.",
             ),
             click.option(
                 "--template",
                 metavar="NAME|FILE",
-                help="How a row becomes an example: sst2, rte, cb, boolq, wic, multirc, copa, record, squad, drop, "
+                help="Template for examples from rows: sst2, rte, cb, boolq, wic, multirc, copa, "
+                "record, squad, drop, "
                 "or a YAML file.",
             ),
             click.option(
                 "--columns",
                 metavar="KEY=COLUMN,...",
-                help="Which columns are prompt, completion and so on.",
+                help="Columns to use as prompt, completion and other keys.",
             ),
             option,
         ):
@@ -261,44 +269,47 @@ def source(option: Callable[[Any], Any], *others: str) -> Callable[[F], F]:
 
 
 def resume(function: F) -> F:
-    """``--recover`` and ``--change-settings``, of verbs that go on with a run."""
+    """Add ``--recover`` and ``--change-settings``, for commands that resume a run."""
     function = click.option(
         "--change-settings",
         is_flag=True,
-        help="Go on with other settings or data than the run's; the state keeps what changed.",
+        help="Resume with settings or data that differ from the run's; the state records what "
+        "changed.",
     )(function)
     return click.option(
         "--recover",
         is_flag=True,
-        help="Go on from the last good record of a damaged log; a copy of it is kept.",
+        help="Resume from the last valid record of a damaged log; a copy of the log is kept.",
     )(function)
 
 
 def validation(function: F) -> F:
-    """``--eval-data`` and what goes with it, of verbs that train."""
+    """Add ``--eval-data`` and its related options, for commands that train."""
     options = (
         click.option(
             "--eval-data",
             metavar="SOURCE",
             shell_complete=completion.files,
-            help="Held-out examples: evaluated on before, meanwhile and after.",
+            help="Validation examples, evaluated before, during and after training.",
         ),
         click.option(
             "--eval-every",
             type=click.IntRange(min=1),
             metavar="N",
-            help="Steps from one evaluation to the next; a tenth of all.",
+            help="Steps between evaluations. Default: a tenth of all steps.",
         ),
         click.option(
             "--patience",
             type=click.IntRange(min=1),
             metavar="K",
-            help="End after K evaluations in a row without a lower loss.",
+            help="Number of evaluations in a row without a lower loss after which training stops.",
         ),
         click.option(
             "--keep",
             type=click.Choice(["best", "last"]),
-            help="Whose values the state gives: the best evaluation's (the default), or the last step's.",
+            help="Weights that eval, generate and export use: those with the lowest validation "
+            "loss (best, default) or "
+            "the last ones (last).",
         ),
     )
     for option in reversed(options):
@@ -307,48 +318,48 @@ def validation(function: F) -> F:
 
 
 def last(function: F) -> F:
-    """``--last``, of verbs that read a state."""
+    """Add ``--last``, for commands that read a state."""
     return click.option(
         "--last",
         is_flag=True,
-        help="With the values of the last step, also where the run keeps its best.",
+        help="Use the weights of the last step, even if the run keeps the best ones.",
     )(function)
 
 
 def prompting(function: F) -> F:
-    """How ``--prompt`` is meant: ``system`` and ``chat_template`` (``run.generate.asked``)."""
+    """Add ``--system`` and ``--chat-template``, the prompt format (``run.generate.asked``)."""
     function = click.option(
         "--chat-template/--no-chat-template",
         default=None,
-        help="Ask in a conversation, or continue the text as it is. Default: as the state learned, in a conversation "
-        "without one.",
+        help="Format the prompt with the chat template, or continue it as plain text. Default: as "
+        "the state was "
+        "trained; without a state, with the template.",
     )(function)
-    return click.option("--system", **TEXT, help="The system message of the conversation.")(
-        function
-    )
+    return click.option("--system", **TEXT, help="System message of the conversation.")(function)
 
 
 def stop(function: F) -> F:
-    """``--stop``, as often as needed."""
+    """Add ``--stop``, which may be repeated."""
     return click.option(
         "--stop",
         **TEXT,
         multiple=True,
-        help="The text ends before it; again for several. \\n is a line's end.",
+        help="String before which generation stops; may be repeated. \\n is a line break.",
     )(function)
 
 
 def sliding(function: F) -> F:
-    """``--sliding``."""
+    """Add ``--sliding``."""
     return click.option(
         "--sliding",
         is_flag=True,
-        help="Past the bundle's context, go on over the last part of the text (docs/generate.md).",
+        help="Continue past the bundle's context with the last part of the text "
+        "(docs/generate.md).",
     )(function)
 
 
 def sampling(function: F) -> F:
-    """How tokens are chosen, as one ``sampling``."""
+    """Add the sampling options, passed on as one ``sampling``."""
 
     @functools.wraps(function)
     def with_sampling(*arguments: Any, **given: Any) -> Any:
@@ -363,17 +374,26 @@ def sampling(function: F) -> F:
     for option in (
         click.option("--seed", type=click.IntRange(0, (1 << 64) - 1), default=0, show_default=True),
         click.option(
-            "--repetition-penalty", type=float, default=1.0, show_default=True, help="1: none."
+            "--repetition-penalty",
+            type=float,
+            default=1.0,
+            show_default=True,
+            help="Penalty for repeated tokens; 1: none.",
         ),
         click.option("--min-p", type=float, default=0.0, show_default=True, help=see),
-        click.option("--top-k", type=click.IntRange(min=0), default=0, help="0: all tokens."),
+        click.option(
+            "--top-k",
+            type=click.IntRange(min=0),
+            default=0,
+            help="Number of most likely tokens to sample from; 0: all.",
+        ),
         click.option("--top-p", type=float, default=1.0, show_default=True, help=see),
         click.option(
             "--temperature",
             type=float,
             default=0.0,
             show_default=True,
-            help="0: the likeliest token.",
+            help="Sampling temperature; 0: the most likely token.",
         ),
     ):
         decorated = option(decorated)
@@ -381,7 +401,7 @@ def sampling(function: F) -> F:
 
 
 def force(function: F) -> F:
-    """``--force``."""
+    """Add ``--force``."""
     return click.option(
-        "--force", is_flag=True, help="Replace what is already there, once the new is complete."
+        "--force", is_flag=True, help="Replace an existing output once the new one is complete."
     )(function)

@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 @click.command()
 @options.bundle
 @click.option(
-    "-o", "--output", type=options.PATH, metavar="FILE", help="Default: BUNDLE's name, .zobundle."
+    "-o",
+    "--output",
+    type=options.PATH,
+    metavar="FILE",
+    help="File to write. Default: name of BUNDLE with the suffix .zobundle.",
 )
 @options.force
 @options.common
 def pack(bundle: Bundle, output: Path | None, force: bool, as_json: bool) -> None:
-    """Write BUNDLE into one file, to send it: a ZIP archive, which the apps import.
+    """Write BUNDLE to one file, a ZIP archive that the apps import.
 
     \b
     zoexport pack model.bundle -o model.zobundle
@@ -44,7 +48,11 @@ def pack(bundle: Bundle, output: Path | None, force: bool, as_json: bool) -> Non
 @click.command()
 @click.argument("file", type=options.PATH)
 @click.option(
-    "-o", "--output", type=options.PATH, metavar="BUNDLE", help="Default: FILE's name, .bundle."
+    "-o",
+    "--output",
+    type=options.PATH,
+    metavar="BUNDLE",
+    help="Folder to create. Default: name of FILE with the suffix .bundle.",
 )
 @options.force
 @options.trust
@@ -52,7 +60,7 @@ def pack(bundle: Bundle, output: Path | None, force: bool, as_json: bool) -> Non
 def unpack(
     file: Path, output: Path | None, force: bool, trust: Trust | None, as_json: bool
 ) -> None:
-    """Write the bundle in FILE to a folder, checking its signature and hashes on the way.
+    """Extract the bundle in FILE to a folder and check its signature and hashes.
 
     \b
     zoexport unpack model.zobundle -o model.bundle --trust release.pub

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from zoexport.api import Bundle
 
 _SHOWN = 8
-"""Entries of the first dimension of an inner value, of which there may be hundreds."""
+"""Maximum number of errors shown per inner value; there may be hundreds."""
 
 
 @click.command()
@@ -25,23 +25,26 @@ _SHOWN = 8
 @click.option(
     "--dump",
     type=options.PATH,
-    help="Write each step's noise, inputs, losses and state from both sides, as safetensors.",
+    help="Folder for each step's noise, inputs, losses and state from both sides, as safetensors.",
 )
 @click.option(
     "--signs",
     type=click.IntRange(min=1),
     metavar="QUERIES",
-    help="Compare the signs of so many queries' projected gradients instead of steps.",
+    help="Number of queries; compares the signs of their projected gradients instead of steps.",
 )
 @click.option(
-    "--eps", type=click.FloatRange(min=0, min_open=True), help="With --signs: not the bundle's."
+    "--eps",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Perturbation scale for --signs. Default: the bundle's.",
 )
 @click.option(
     "--inner",
     metavar="PROGRAM",
-    help="Compare every result within a program of the NPU with PyTorch's, in order, instead of steps.",
+    help="NPU program; compares each of its inner results with PyTorch's, in order, instead of "
+    "steps.",
 )
-@click.option("--model", help="Where the original model is, if it is no longer where it was.")
+@click.option("--model", help="Original model, if it has moved since compilation.")
 @options.common
 def parity(
     bundle: Bundle,
@@ -55,7 +58,7 @@ def parity(
 ) -> int:
     """Compare BUNDLE in the session with the method's reference in PyTorch.
 
-    Both sides take the same steps with the same noise. The exit code is 1 when a bound is exceeded.
+    Both sides run the same steps with the same noise. The exit code is 1 if a bound is exceeded.
 
     \b
     zoexport parity model.bundle

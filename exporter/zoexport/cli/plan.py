@@ -17,31 +17,36 @@ from zoexport.core.errors import ModelPhases
 @options.method_and_target
 @options.recipe
 @options.settings
-@click.option("--budget-mb", type=float, help="Anonymous memory that training may take.")
+@click.option("--budget-mb", type=float, help="Budget in MB for anonymous memory in training.")
 @click.option(
     "--process",
     type=click.Choice(["train", "python", "runner"]),
     default="train",
     show_default=True,
-    help="What runs the steps: zoexport train, Python with a Session, or zoexport-runner (as an app does).",
+    help="Process that trains: zoexport train, Python with a Session, or zoexport-runner (as in "
+    "apps).",
 )
 @click.option(
-    "--threads", type=click.IntRange(min=1), default=4, show_default=True, help="That compute."
+    "--threads",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    help="Number of compute threads.",
 )
 @click.option(
     "--labels",
     type=click.IntRange(min=1),
-    help="Tokens of a batch that are predicted, where programs are of layers. Default: all.",
+    help="Predicted tokens per batch, with granularity=layer. Default: all.",
 )
 @click.option(
     "--ram",
     "ram_mb",
     type=float,
     metavar="MB",
-    help="Memory that training may take, mapped files included: what a step then reads from the disk.",
+    help="Memory for training, with mapped files; shows what a step then reads from disk.",
 )
 @click.option(
-    "--disk-mb-s", type=float, metavar="N", help="With --ram: what the disk reads in a second."
+    "--disk-mb-s", type=float, metavar="N", help="Read speed of the disk in MB/s, for --ram."
 )
 @options.common
 def plan(
@@ -58,11 +63,12 @@ def plan(
     disk_mb_s: float | None,
     as_json: bool,
 ) -> None:
-    """Say what training MODEL will take, from its configuration alone.
+    """Estimate the cost of training MODEL from its configuration.
 
-    Memory, disk, and arithmetic and memory traffic of a step, with every token a label unless --labels says less. MODEL
-    is as for compile; a directory needs no more than config.json. With --budget-mb, also which methods and settings
-    fit; with --ram, what a step reads from the disk as memory does not hold the weights.
+    Shows memory, disk space, and operations and memory traffic per step, with every token as a
+    label unless --labels is given. MODEL is as for compile; a directory only needs config.json.
+    --budget-mb also lists the methods and settings that fit; --ram shows what a step reads from
+    disk if memory does not hold the weights.
 
     \b
     zoexport plan smollm2-135m --target android-cpu

@@ -47,16 +47,17 @@ LINE_INTERVAL = 60.0
 
 
 class TimeLeft:
-    """The time left of work whose phases take about the same shares of it each time.
+    """Estimate of the time left of a job whose phases take about the same share of it each time.
 
     Args:
-        ways: the phases in their order, each with the share of the time that is over when it begins; several where the
-            work can go several ways, of which the phases show the one that it goes.
-        clock: seconds.
+        ways: phases in their order, each with the share of the time that has passed when it begins;
+            several sequences if the job can take several paths. The reported phases show which one
+            it takes.
+        clock: returns the time in seconds.
     """
 
     LEAST = 0.15
-    """Share below which an estimate is a guess."""
+    """Share below which an estimate is too uncertain to show."""
 
     def __init__(
         self, ways: Sequence[Sequence[tuple[str, float]]], clock: Callable[[], float]
@@ -68,7 +69,7 @@ class TimeLeft:
         self._whole: float | None = None
 
     def at(self, phase: str, done: float | None) -> None:
-        """``phase`` runs, of which the share ``done`` is over where that is known."""
+        """Report that ``phase`` runs, with the share ``done``, None if unknown."""
         ahead = [way for way in self._ways if any(name == phase for name, _ in way)]
         self._ways = ahead or self._ways
         for way in ahead:
@@ -82,7 +83,8 @@ class TimeLeft:
             self._share, self._since = share, now
         if max(share, done or 0.0) < self.LEAST:
             return
-        # The phase by its own pace, where that is known: weights take a larger share of the time in a larger model.
+        # Use the pace of the phase itself: weights take a larger share of the time in larger
+        # models.
         end = way[1][1] if len(way) > 1 else 1.0
         pace = self._since / share if share else 0.0
         own = (now - self._since) * (1 / done - 1) if done else (end - share) * pace
@@ -90,20 +92,23 @@ class TimeLeft:
             self._whole = now + own + (1 - end) * pace
 
     def seconds(self) -> float | None:
-        """Seconds left, as they were estimated at the last phase and have passed since; None: not known yet."""
+        """Return the estimate at the last report minus the time since then, in seconds.
+
+        None if unknown.
+        """
         if self._whole is None:
             return None
         return max(self._whole - (self._clock() - self._begin), 0.0)
 
 
 class Phases:
-    """Names of phases, each with the share that is done where it is known.
+    """Names of phases, each with the share that is done, if known.
 
     A ``zoexport.core.progress.Progress`` that is also a context manager.
 
     Args:
-        title: what is done. as_json: whether standard output is JSON.
-        ways: of :class:`TimeLeft`; then a terminal shows the time left.
+        title: name of the job. as_json: whether standard output is JSON.
+        ways: see :class:`TimeLeft`; if given, a terminal shows the time left.
     """
 
     def __init__(
@@ -167,13 +172,13 @@ class Phases:
 
 
 def _clock(seconds: float) -> str:
-    """Hours, minutes and seconds."""
+    """Format seconds as hours, minutes and seconds."""
     left = round(seconds)
     return f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
 
 
 class Steps:
-    """The steps of a training run: step, loss, steps a second, memory, time left."""
+    """Progress of a training run: step, loss, steps/s, memory, time left."""
 
     def __init__(self, title: str, *, as_json: bool) -> None:
         self._title = title
@@ -202,7 +207,7 @@ class Steps:
         return self
 
     def phase(self, phase: str, done: float | None) -> None:
-        """Report what happens between steps, such as tokenization."""
+        """Report a phase between steps, such as tokenization."""
         if isinstance(phase, Notice) and self._bar is not None:
             self._bar.console.print(f"{self._title}: {phase}", highlight=False)
         elif self._bar is not None:
@@ -230,7 +235,7 @@ class Steps:
             )
 
     def evaluated(self, found: StepEvaluation) -> None:
-        """Report an evaluation of held-out examples."""
+        """Report an evaluation of the validation examples."""
         best = ", the best so far" if found.best else ""
         text = f"{self._title}: step {found.step}  held-out loss {found.loss:.4f}{best}"
         if self._bar is not None:

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("states", metavar="STATE...", nargs=-1, required=True, type=options.PATH)
-@click.option("-o", "--output", type=options.PATH, required=True, help="The page to write.")
+@click.option("-o", "--output", type=options.PATH, required=True, help="HTML file to write.")
 @options.opening(
     click.option(
         "--bundle",
         type=options.PATH,
-        help="Of all the states: adds what was planned, and what --prompt asks for.",
+        help="Bundle of all the states; adds the planned costs and the responses to --prompt.",
     )
 )
 @click.option(
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     "prompts",
     **options.TEXT,
     multiple=True,
-    help="Show the answer before and after training; again for several. \\n is a line's end.",
+    help="Prompt whose responses before and after training are shown; may be repeated. \\n is a "
+    "line break.",
 )
 @options.prompting
 @click.option(
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     default=64,
     show_default=True,
-    help="Of such a text, at most.",
+    help="Maximum tokens of a response.",
 )
 @options.force
 @options.common
@@ -49,10 +50,10 @@ def report(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Write one HTML page of a run, or of several compared.
+    """Write an HTML report of one run, or a comparison of several.
 
-    The page needs no network and has no scripts: losses, held-out losses, settings side by side, time and memory where
-    'train --report-to jsonl' recorded them.
+    The page needs no network and has no scripts. It shows training and validation losses, settings
+    side by side, and time and memory if 'train --report-to jsonl' recorded them.
 
     \b
     zoexport report run -o report.html

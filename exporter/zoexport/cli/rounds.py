@@ -1,4 +1,4 @@
-"""The rounds of a federation on standard error: a table that grows, plain lines elsewhere, silent for ``--json``."""
+"""Rounds of a federation on standard error: a growing table on a terminal, else plain lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROWS = 20
 
 
 class Rounds:
-    """A callable that gets each round, and a ``zoexport.core.progress.Progress`` (:meth:`phase`)."""
+    """Callback for each round, and a ``zoexport.core.progress.Progress`` (:meth:`phase`)."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._live: Live | None = None
@@ -37,7 +37,7 @@ class Rounds:
         return self
 
     def phase(self, phase: str, done: float | None) -> None:
-        """Report what happens before the first round."""
+        """Report a phase before the first round."""
         if phase != self._phase and not self._silent:
             self._phase = phase
             if self._live is not None:
@@ -46,7 +46,7 @@ class Rounds:
                 print(f"federate: {phase}", file=sys.stderr, flush=True)
 
     def __call__(self, content: Mapping[str, Any]) -> None:
-        """Report a round that is on disk."""
+        """Report a round that has been written to disk."""
         from zoexport.federated.report import HEADER, row
 
         cells = row(content)

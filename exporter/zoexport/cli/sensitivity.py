@@ -17,14 +17,14 @@ from zoexport.core.errors import ModelPhases
 @click.option(
     "--data",
     type=options.PATH,
-    help="Whose gradients choose: JSON Lines, or plain text (.txt). Default: the Brown corpus.",
+    help="Text for the gradients: JSON Lines, or plain text (.txt). Default: the Brown corpus.",
 )
-@click.option("-o", "--output", type=options.PATH, required=True, help="The mask file.")
+@click.option("-o", "--output", type=options.PATH, required=True, help="Mask file to write.")
 @options.settings
 @click.option(
     "--device-map",
     type=click.Choice(["auto", "cpu", "disk"]),
-    help="For models larger than memory: where accelerate keeps the weights.",
+    help="Device on which accelerate keeps the weights, for models larger than memory.",
 )
 @options.force
 @options.common
@@ -37,18 +37,18 @@ def sensitivity(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Choose the weights of MODEL that a sparse method trains, and write them as a mask.
+    """Select the weights of MODEL that a sparse method trains and write their mask.
 
-    The squared gradients of a text's loss are averaged over its sequences, and the weights with the largest are chosen
-    (SensZOQ). MODEL is as for compile.
+    Averages the squared gradients of the loss over the sequences of a text and selects the weights
+    with the largest averages (SensZOQ). MODEL is as for compile.
 
     \b
     Settings:
-      density=0.001     chosen share of the linear weights
-      scope=model       the best of all weights together; layer: that share of each
+      density=0.001     selected share of the linear weights
+      scope=model       select among all weights together; layer: that share of each
       kind=sensitive    or random, largest, smallest (magnitude), grasp
-      sequences=64      of the text, drawn with the seed
-      max_length=256       tokens of the longest
+      sequences=64      sequences of the text, drawn with the seed
+      max_length=256    tokens per sequence
       seed=0
 
     \b

@@ -12,15 +12,15 @@ from zoexport.cli.console import emit, table
 
 @click.command()
 @click.argument("bundle", type=options.PATH, required=False)
-@click.option("--key", type=options.PATH, help="The secret key that signs.")
+@click.option("--key", type=options.PATH, help="Secret key to sign with.")
 @click.option(
     "--generate",
     type=options.PATH,
     metavar="KEY",
-    help="Instead make a new key, and beside it the public one, .pub.",
+    help="New secret key to create instead; the public key gets the suffix .pub.",
 )
 @click.option(
-    "-W", "--no-password", is_flag=True, help="With --generate: a key that no password protects."
+    "-W", "--no-password", is_flag=True, help="Create the key of --generate without a password."
 )
 @options.force
 @options.common
@@ -32,9 +32,10 @@ def sign(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Sign BUNDLE, so that others can refuse what is not yours (--trust).
+    """Sign BUNDLE, so that others can verify that it is yours (--trust).
 
-    Keys and signatures are minisign's: 'minisign -V -p release.pub -m model.bundle/manifest.json' checks one too.
+    Keys and signatures are compatible with minisign: 'minisign -V -p release.pub -m
+    model.bundle/manifest.json'.
 
     \b
     zoexport sign --generate release.key

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.option(
     "--steps",
     type=click.IntRange(min=1),
-    help="Steps in total: a state that has 30 of 100 gets 70 more.",
+    help="Total number of steps; a state that has 30 of 100 is trained for 70 more.",
 )
 @click.option(
     "--epochs",
@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     "--report-to",
     multiple=True,
     metavar="KIND[:PLACE]",
-    help="Report each step and evaluation: tensorboard, trackio or jsonl (docs/report.md); again for several.",
+    help="Logger for steps and evaluations: tensorboard, trackio or jsonl (docs/report.md); may "
+    "be repeated.",
 )
 @options.settings
 @options.resume
@@ -63,9 +64,10 @@ def train(
 ) -> None:
     """Train BUNDLE on examples, in the session that a phone runs.
 
-    --set takes what is not compiled in: learning_rate, lr_scheduler_type, eps, seed, gradient_accumulation_steps, loss.
-    A run that goes on keeps its settings and its data. With --eval-data the state keeps the values of the best
-    evaluation, which export, eval and generate then take.
+    --set takes runtime settings: learning_rate, lr_scheduler_type, eps, seed,
+    gradient_accumulation_steps, loss. A resumed run keeps its settings and data. With --eval-data,
+    the state keeps the weights with the lowest validation loss, and export, eval and generate use
+    them.
 
     \b
     zoexport train model.bundle --data train.jsonl --state run --steps 150
@@ -120,19 +122,21 @@ def train(
 @options.bundle
 @options.data()
 @click.option(
-    "--state", type=options.PATH, help="Evaluate this state; without it, the bundle as compiled."
+    "--state",
+    type=options.PATH,
+    help="Training state to evaluate. Default: the bundle as compiled.",
 )
 @click.option(
     "--generate",
     is_flag=True,
-    help="Also answer each prompt, and compare the answers by SQuAD's rules.",
+    help="Also generate a response to each prompt and score it with SQuAD's metrics.",
 )
 @click.option(
     "--max-new-tokens",
     type=click.IntRange(min=1),
     default=64,
     show_default=True,
-    help="Of an answer, at most.",
+    help="Maximum tokens of a response.",
 )
 @options.stop
 @options.last
@@ -149,9 +153,9 @@ def evaluate(
 ) -> None:
     """Evaluate BUNDLE on examples: loss, accuracy over choices, accuracy over tokens.
 
-    --set takes loss (full, choices, dpo or orpo), choices, dpo.beta, orpo.beta, pack, append_eos and mask_history. With
-    --generate also
-    exact_match and f1 of greedy answers; answers end at an end token, before --stop, or after --max-new-tokens.
+    --set takes loss (full, choices, dpo or orpo), choices, dpo.beta, orpo.beta, pack, append_eos
+    and mask_history. --generate adds exact_match and f1 of greedy responses, which end at an end
+    token, before --stop, or after --max-new-tokens.
 
     \b
     zoexport eval model.bundle --data test.jsonl

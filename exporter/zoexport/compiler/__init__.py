@@ -1,1 +1,1 @@
-"""From a model to a bundle: the plan, the programs, the weights, and the proof that what was written is right."""
+"""Compilation of a model to a bundle: plan, programs, weights and verification."""

@@ -1,4 +1,4 @@
-"""compile: capture -> the method's passes -> the target lowers -> bundle."""
+"""Compilation: capture -> passes of the method -> lowering by the target -> bundle."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 WEIGHTS = "weights.safetensors"
 _SLOW_HERE = {"android-npu": "Qualcomm's emulation takes minutes for a step; --verify runs it"}
-"""Targets whose bundles are verified only if that is asked for, with the reason."""
+"""Targets whose bundles are verified only on request, with the reason."""
 _LEAST_ROOM = 64.0
-"""MB that a verification may take, beyond what compiling took, for weights that it cannot read where they run."""
+"""Memory in MB that verification may use beyond compilation, for weights that it cannot stream."""
 _TOOLS = ("torch", "executorch", "transformers")
 
 
@@ -63,19 +63,20 @@ def compile_bundle(
     """Compile a model into a bundle.
 
     Args:
-        model: a Hugging Face directory, a GGUF file, a hub id, a name such as ``smollm2-135m``, or what that was
-            resolved to.
-        method, target: names of the registries; the method defaults by target.
-        output: the bundle's folder, ``./<model>-<method>-<target>`` where None.
-        settings: of ``--set``; they win over the recipe's.
-        recipe: a YAML file of settings, or a recipe's name (``core.recipes``).
-        force: replace a bundle that is already there.
-        allow_fallback: accept matrix products that the target's accelerator does not take.
-        calibration: JSON Lines on whose rows activations are measured: their ranges, where a target quantizes them, or
-            their directions.
-        adapter: the folder of PEFT's adapter that training starts from; rank, alpha and layers are its own.
-        verify: whether every program is run and compared with the model before the bundle is written; None: on the
-            targets whose programs run quickly here.
+        model: a Hugging Face directory, a GGUF file, a hub id, a name such as ``smollm2-135m``, or
+            a resolved source.
+        method, target: names in the registries; the method defaults by target.
+        output: folder for the bundle; None: ``./<model>-<method>-<target>``.
+        settings: settings of ``--set``; they override the recipe.
+        recipe: YAML file of settings, or name of a recipe (``core.recipes``).
+        force: replace an existing bundle.
+        allow_fallback: allow matrix products that the target's accelerator does not support.
+        calibration: JSON Lines on which activations are measured: their ranges if the target
+            quantizes them, or their directions.
+        adapter: folder of the PEFT adapter from which training starts; its rank, alpha and layers
+            are used.
+        verify: run every program and compare it with the model before the bundle is written; None:
+            only on targets whose programs run quickly here.
         progress: called with the name of each phase.
 
     Returns:
@@ -145,9 +146,11 @@ def _verified(
     verify: bool | None,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Verify a bundle; the keys of ``verified``: passed, loss, gradient and state (relative errors), reason.
+    """Verify a bundle.
 
-    ``passed`` is None of a bundle that was not run, and ``reason`` says why.
+    Return the keys of ``verified``: passed, loss, gradient, state (relative errors), reason.
+
+    ``passed`` is None if the bundle was not run, and ``reason`` explains why.
     """
     skipped = {"passed": None, "loss": None, "gradient": None, "state": None}
     if verify is False:
@@ -199,7 +202,7 @@ def _fill(
     lowered = planned.target.lower(made(planned), planned.config, folder, progress)
     if not allow_fallback:
         _refuse_fallback(planned.target.name, lowered)
-    # The others only now, so that two graphs are not in memory at once while the first is lowered.
+    # Make the other programs only now, so that only one graph is in memory during lowering.
     _drop_graphs()
     other = fallback_plan(planned)
     if other is not None:
@@ -320,7 +323,8 @@ def _write_weights(
         frozen.write_weights(graph, names, reader, path, progress, pack)
 
     if reader is not loaded.weights or not graph.quantized:
-        # Values that the passes made, weights that a mask or adapters alter, or such as are only read.
+        # Values made by passes, weights changed by a mask or adapters, or weights that are only
+        # read.
         write(folder / WEIGHTS)
         return
     parts = [loaded.sha256, compiler_digest(), frozen.content_digest(graph, names, pack)]
@@ -330,13 +334,13 @@ def _write_weights(
 
 
 def _drop_graphs() -> None:
-    """Free what passes have left: graphs refer to themselves, and the collector would come whenever it likes."""
+    """Free the graphs of passes, which contain reference cycles."""
     gc.collect()
     give_back()
 
 
 def outer_weights(lowered: Lowered) -> list[str]:
-    """Return the names of the frozen tensors that are inputs of programs, and of the indices of sparse weights."""
+    """Return the names of frozen program inputs and of the indices of sparse weights."""
     from zoexport.ir import frozen
     from zoexport.passes.separate_chosen import PLACES
 
@@ -350,7 +354,7 @@ def outer_weights(lowered: Lowered) -> list[str]:
 
 
 def _with_fallback(lowered: Lowered, other: Lowered) -> Lowered:
-    """Return ``lowered`` with programs for another engine, to which a run can change between two steps.
+    """Return ``lowered`` with programs for another engine; a run can switch engines between steps.
 
     Raises:
         LoweringError: the two train different tensors.
@@ -397,7 +401,7 @@ def _description(planned: Plan, lowered: Lowered, generates: Generating) -> dict
 
 
 def _of_engine(lowered: Lowered) -> dict[str, Any]:
-    """Return what the manifest says of the programs of one engine and of their calls."""
+    """Return the manifest entries for the programs of one engine and their calls."""
     graph = lowered.graph
     split: dict[str, Any] = {}
     if isinstance(graph, LayerGraph):
@@ -420,12 +424,12 @@ def _of_engine(lowered: Lowered) -> dict[str, Any]:
 
 
 def _as_lists(pairs: Mapping[str, tuple[int, int]]) -> dict[str, list[int]]:
-    """As JSON has them."""
+    """Convert the tuples to lists, for JSON."""
     return {name: list(pair) for name, pair in pairs.items()}
 
 
 def _refuse_fallback(target: str, lowered: Lowered) -> None:
-    """Matrix products outside the accelerator are nearly always slower than no accelerator at all."""
+    """Refuse matrix products on the CPU: nearly always slower than no accelerator at all."""
     outside = {
         f"{operator} x{count} in {name} ({lowered.fallback_reasons[name].get(operator, 'no reason given')})"
         for name, operators in lowered.products_outside.items()

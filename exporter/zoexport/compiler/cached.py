@@ -1,4 +1,4 @@
-"""Bundles in the cache, compiled in a child process, whose memory is free again when training starts.
+"""Bundles in the cache, compiled in a child process to free its memory before training.
 
 ``python -m zoexport.compiler.cached`` reads the arguments of :func:`cached_bundle` as one JSON object from standard
 input. It writes one JSON object per line to standard output: ``phase`` and ``done`` for progress, then ``bundle`` or
@@ -74,7 +74,7 @@ def cached_bundle(
 
 
 def main() -> None:
-    """Compile as standard input asks."""
+    """Compile with the arguments on standard input."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # Libraries print to standard output, from Python and from C++.
 

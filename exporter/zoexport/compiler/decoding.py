@@ -1,4 +1,4 @@
-"""Programs that generate text, beside those that train: made from the same model, over the same file of weights."""
+"""Text generation programs, which share model and weights with the training programs."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 PREFIX = "generate."
-"""Of the programs' names, which differ from those of programs that train."""
+"""Prefix of the names of generation programs."""
 _REMEDY = "export what was trained (zoexport adapter export) and generate with transformers"
 
 
 @dataclasses.dataclass(frozen=True)
 class Generating:
-    """What a bundle has of them.
+    """Generation programs of a bundle.
 
     Attributes:
-        entry: the manifest's.
-        required_ops: operators that the device's runtime must have, beside those of the programs that train.
-        graph: as the bundle states it; None where there are no programs.
+        entry: entry of the manifest.
+        required_ops: operators that the device's runtime needs in addition to those of the training
+            programs.
+        graph: graph as written to the bundle; None if there are no programs.
     """
 
     entry: dict[str, Any]
@@ -113,14 +114,14 @@ def generating_graph(
         return Generating({"problem": _sentence(model, error.expected)})
     lacking = (name for name in made.quantized if f"{name}.codes" not in graph.weights)
     if isinstance(graph, ModelGraph) and beside and any(lacking):
-        # Programs of the whole model keep some weights in a form that those of layers do not read.
+        # Model-granularity programs store some weights in a form that layer programs cannot read.
         remedy = "compile it with --set granularity=layer"
         return Generating({"problem": _sentence(model, "programs of layers", remedy)})
     return made
 
 
 def _problem(planned: Plan, graph: TrainingGraph) -> str | None:
-    """Why there are no such programs."""
+    """Return the reason why there are no generation programs; None if there are."""
     if not planned.config.generate:
         return "it was compiled with generate=false; compile it again without this setting"
     if graph.pad_token is not None:
@@ -134,19 +135,20 @@ def _problem(planned: Plan, graph: TrainingGraph) -> str | None:
 
 
 def _sentence(model: Any, needed: str, remedy: str = _REMEDY) -> str:
-    """Return why a model does not generate, for the notes of its bundle and for whoever asks for text."""
+    """Return why a model does not generate, for the bundle's notes and error messages."""
     name = type(model).__name__
     return f"{name} can be trained but does not generate text, which takes {needed}: {remedy}"
 
 
 def _captured(planned: Plan, model: Any, graph: TrainingGraph, progress: Progress) -> LayerGraph:
-    """Capture a model and make programs of its layers that read caches.
+    """Capture a model and make programs of its layers that read KV caches.
 
     Args:
-        graph: of the programs that train, with which it shares the source of weights, and what is chosen or rounded.
+        graph: graph of the training programs; shares weights, sparse indices and quantization with
+            it.
 
     Raises:
-        VerifyError: the model's layers cannot be written so.
+        VerifyError: the model's layers cannot be written with caches.
     """
     from zoexport import models
     from zoexport.ir.capture import capture
@@ -185,7 +187,8 @@ def _captured(planned: Plan, model: Any, graph: TrainingGraph, progress: Progres
 def _captured_length(planned: Plan, model: Any, graph: TrainingGraph) -> tuple[int, int]:
     """Return the length to capture and the context, both limited by the positions of the model.
 
-    The length is a prime that marks sizes (``ir.lengths``): from the context on, or the longest one that the model has.
+    The length is a prime that marks sizes (``ir.lengths``): at least the context, or the longest
+    the model supports.
 
     Raises:
         VerifyError: the model has too few positions.

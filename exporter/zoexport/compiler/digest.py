@@ -1,4 +1,4 @@
-"""What of the package decides what ``compile`` writes, as one number: the key of what is kept from one compilation."""
+"""Digest of the code that determines the output of ``compile``, used as a cache key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PARTS = ("core", "ir", "passes", "methods", "targets", "models", "trained", "co
 
 @functools.cache
 def compiler_digest() -> str:
-    """A SHA-256 over the compiler's own files and the packages below it: other code may write other bundles."""
+    """Return the SHA-256 of the compiler's source files and the versions of its dependencies."""
     digest = hashlib.sha256()
     packages = [f"{name} {version(name)}" for name in ("torch", "executorch", "transformers")]
     digest.update("\n".join([__version__, *packages]).encode())

@@ -3,8 +3,9 @@
 A linear layer with inputs H (n, in) and the gradient D (n, out) of its outputs has the gradient dL/dW = D^T H: its rows
 lie in the span of H's. AGZO (Lin et al., "AGZO: Activation-Guided Zeroth-Order Optimization for LLM Fine-Tuning", ICML
 2026, arXiv 2601.17261) therefore perturbs W by R V^T, R (out, r) normal and V (in, r) an orthonormal basis of the
-dominant directions of H, which power iteration finds in every step. Beside a frozen A, noise in B perturbs W by that
-noise times A: with V for A these are the same perturbations, of directions that are found once, on calibration text.
+dominant directions of H, which power iteration finds in every step. With a frozen A, noise in B
+perturbs W by that noise times A: with A = V these are the same perturbations, for directions
+computed once, on calibration text.
 """
 
 from __future__ import annotations
@@ -28,23 +29,23 @@ if TYPE_CHECKING:
     from zoexport.models import LoadedModel
 
 _DRAWN = 2.0
-"""The mean squared norm of A's columns where they are drawn, N(0, 2/in)."""
+"""Mean squared norm of the columns of a random A, N(0, 2/in)."""
 _TENSOR_ID = 0x50000000
-"""Of the noise that iterations start from, which no slot has."""
+"""Tensor id of the initial noise of iterations; no parameter has it."""
 _MORE = 16
-"""Directions that are carried along beside those that are wanted, so that these converge sooner."""
+"""Additional directions in the iteration, so that the wanted ones converge sooner."""
 _ITERATIONS = 8
 _LEAST = 1e-5
-"""The singular value, relative to the largest, below which a direction is rounding of fp32."""
+"""Singular value, relative to the largest, below which a direction is fp32 rounding error."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Directions:
-    """What was measured.
+    """Measured directions.
 
     Attributes:
-        a: by path of the layer, A (in, rank).
-        facts: the manifest's ``lora_init_weights``: of which text, rows and tokens.
+        a: A (in, rank) by path of the layer.
+        facts: ``lora_init_weights`` of the manifest: text, rows and tokens used.
     """
 
     a: dict[str, Tensor]
@@ -54,10 +55,11 @@ class Directions:
 def directions_of(
     config: TrainingSettings, loaded: LoadedModel, data: Path | None, progress: Progress
 ) -> Directions | None:
-    """The first matrices that a method's settings ask for; None where they ask for drawn ones.
+    """Return the measured matrices A if the settings require them; None if A is random.
 
     Args:
-        config: of a method with adapters, where it ``measures_directions``. loaded: stays as it is.
+        config: settings of the method; they may set ``measures_directions``. loaded: model; not
+            changed.
         data: see :func:`~zoexport.calibration.calibration_rows`. progress: see ``core.progress.Progress``.
 
     Raises:
@@ -79,29 +81,32 @@ def directions_of(
 def measure(
     loaded: LoadedModel, ranks: Mapping[str, int], rows: Sequence[Sequence[int]], *, seed: int
 ) -> dict[str, Tensor]:
-    """A = c V (in, rank) of each layer: V's columns are the first right singular vectors of its inputs x, and
+    """Return A = c V (in, rank) of each layer.
+
+    V's columns are the first right singular vectors of its inputs x.
 
         c^2 = 2 rank/in sum |x|^2 / sum |x V|^2
 
-    so that x A has on these rows the mean square that a drawn A, N(0, 2/in), gives it: that is what the scale of B's
-    noise and the rate of its updates are chosen for. c is sqrt(2), the norm of a drawn column, where inputs have the
-    same energy in all directions, and less the more of it V has.
+    On these rows x A then has the same mean square as with a random A, N(0, 2/in), for which the
+    scale of B's noise and the learning rate are chosen. c is sqrt(2), the norm of a random column,
+    if inputs have the same energy in all directions; the more energy V has, the smaller c is.
 
-    Inputs are those of the model's own weights, before they are quantized, on all rows at once; layers are looked at as
-    they run, and nothing is kept of one but its A. Layers that read the same have the same A. A layer that runs more
-    than once has the directions of all its inputs. Where inputs have fewer directions than ``rank``, or where no row
-    reaches a layer (an expert), random ones that are orthogonal to them take the other places.
+    Inputs are those of the unquantized model on all rows at once; layers are measured as they run,
+    and only their A is kept. Layers with the same input have the same A. A layer that runs more
+    than once has the directions of all its inputs. If inputs have fewer directions than ``rank``,
+    or if no row reaches a layer (an expert), random orthogonal directions fill the rest.
 
     Args:
-        loaded: stays as it is. ranks: by path of the layer. rows: tokens of each, at least one.
-        seed: of the noise that iterations start from.
+        loaded: model; not changed. ranks: rank by path of the layer. rows: tokens of each row, at
+            least one.
+        seed: seed of the initial noise of iterations.
 
     Raises:
         ModelError: a layer reads values that are not finite.
     """
     found: dict[str, _Seen] = {}
     last: list[tuple[Tensor, int, _Seen]] = []
-    """The input, rank and outcome before: several layers in turn read the same."""
+    """Previous input, rank and result: consecutive layers often read the same input."""
 
     def look(name: str, x: Tensor, values: Tensor) -> None:
         if name not in found and last and last[0][0] is x and last[0][1] == ranks[name]:
@@ -129,7 +134,7 @@ def measure(
 
 @dataclasses.dataclass(frozen=True)
 class _Seen:
-    """What is kept of a layer's inputs: :func:`leading` of them, and the sum of their squares."""
+    """Summary of a layer's inputs: :func:`leading` directions and sum of squares."""
 
     rows: Tensor
     energy: float
@@ -145,9 +150,10 @@ def _matrix(loaded: LoadedModel, name: str, rank: int, seen: _Seen | None, seed:
 
 
 def leading(x: Tensor, rank: int, seed: int) -> Tensor:
-    """S V^T (at most rank, in) of a matrix's best approximation U S V^T of that rank.
+    """Return S V^T (at most rank, in) of the best approximation U S V^T of that rank.
 
-    By subspace iteration from noise, orthonormal after each product (Halko et al. 2011, algorithm 4.4).
+    Uses subspace iteration from noise, orthonormalized after each product (Halko et al. 2011,
+    algorithm 4.4).
 
     Args:
         x: (n, in).
@@ -162,7 +168,10 @@ def leading(x: Tensor, rank: int, seed: int) -> Tensor:
 
 
 def _basis(rows: Tensor, rank: int, seed: int) -> Tensor:
-    """Orthonormal columns (in, rank) along rows that are orthogonal, then along noise; the largest element positive."""
+    """Return orthonormal columns (in, rank) along the orthogonal rows, then noise.
+
+    Largest element positive.
+    """
     columns = torch.cat([rows.T, _noise(rows.shape[1], rank, seed)], 1).double()
     q = torch.linalg.qr(columns).Q[:, :rank]
     largest = q.gather(0, q.abs().argmax(0, keepdim=True))
@@ -170,7 +179,7 @@ def _basis(rows: Tensor, rank: int, seed: int) -> Tensor:
 
 
 def _noise(size: int, columns: int, seed: int) -> Tensor:
-    """Normal numbers (size, at most columns)."""
+    """Return normal numbers (size, at most columns)."""
     columns = min(columns, size)
     drawn = rng.normals(seed, _TENSOR_ID, 0, 0, size * columns)
     return torch.from_numpy(drawn).view(size, columns)

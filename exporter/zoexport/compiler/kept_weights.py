@@ -1,8 +1,9 @@
-"""Files of frozen weights that compilations wrote, kept so that the next one of the same model copies them.
+"""Cache of files of frozen weights, so that the next compilation of the same model can copy them.
 
-To read and quantize a model's weights takes as long as its size says, and what comes out depends on few settings. The
-files are in ``weights`` below the cache, named by what decides their content; the SHA-256 of each is in a file beside
-it, and one that is damaged is written anew. What was not used for longest goes first.
+Reading and quantizing weights takes time in proportion to their size, and the result depends on few
+settings. The files are in ``weights`` below the cache, named by a hash of everything that
+determines their content. The SHA-256 of each is in a second file, and a damaged file is written
+again. The least recently used files are deleted first.
 """
 
 from __future__ import annotations
@@ -18,23 +19,24 @@ from zoexport.core.fetch import cache_dir
 from zoexport.core.files import atomic_file, hashed
 
 MOST_BYTES = 8 << 30
-"""Of all files together; a larger one is not kept."""
+"""Maximum size of all files together; larger files are not kept."""
 LEAST_BYTES = 16 << 20
-"""Of a file: a smaller one is written in no time."""
+"""Minimum size of a kept file; smaller ones are written quickly."""
 _DIGEST = ".sha256"
 
 
 def write_once(path: Path, key: str, write: Callable[[Path], None]) -> bool:
     """Write a file, or copy the one that was kept under the same key.
 
-    Where the cache cannot be read or written, or the disk has no room, the file is written and nothing is kept.
+    If the cache cannot be read or written, or the disk is full, the file is written and nothing is
+    kept.
 
     Args:
-        path: of the file. key: hexadecimal digits; says all that decides the content.
-        write: writes the file to a path.
+        path: path of the file. key: hexadecimal digits that identify the content.
+        write: function that writes the file to a path.
 
     Returns:
-        Whether it was copied.
+        True if the file was copied.
     """
     kept = cache_dir() / "weights" / f"{key}.safetensors"
     if _copied(kept, path):
@@ -46,7 +48,7 @@ def write_once(path: Path, key: str, write: Callable[[Path], None]) -> bool:
 
 
 def _copied(kept: Path, path: Path) -> bool:
-    """Copy a kept file that is what was kept."""
+    """Copy a kept file if it is undamaged."""
     try:
         expected = kept.with_suffix(_DIGEST).read_text("ascii").strip()
         with kept.open("rb") as source, path.open("wb") as target:
@@ -73,7 +75,7 @@ def _keep(path: Path, kept: Path) -> None:
 
 
 def _make_room(folder: Path, size: int) -> None:
-    """Delete files until ``size`` more bytes fit, those that were not used for longest first."""
+    """Delete the least recently used files until ``size`` more bytes fit."""
     found = sorted((file.stat().st_mtime, file) for file in folder.glob("*.safetensors"))
     total = size + sum(file.stat().st_size for _, file in found)
     for _, file in found:

@@ -1,13 +1,14 @@
-"""parity: the bundle in the session against the method's reference in PyTorch, with the same noise.
+"""Parity: compare the bundle in the session with the PyTorch reference on the same noise.
 
-The two sides are kept together, so that a step shows that step's errors and none that grew from earlier ones: the
-reference begins each step at the session's state, with the session's gradients pending or, of a first-order method,
-updates with them. Where integers are trained it updates its own with the session's gradients, as these stay equal.
-With activations that are rounded a step's losses are over the whole vocabulary, and over labels enough for single
-roundings to average out.
+The two sides are synchronized, so that a step shows only its own errors and none from earlier
+steps: the reference starts each step at the session's state, with the session's gradients pending
+or, for a first-order method, updates with them. If integers are trained, it updates its own with
+the session's gradients, as these stay equal. With int8 activations the losses of a step cover the
+whole vocabulary and enough labels for rounding errors to average out.
 
-Of a zeroth-order method each projected gradient is compared too, as a difference of two losses, beyond what the
-bundle's arithmetic resolves (``parity_resolution``): where losses are right to a hundredth, differences may be noise.
+For a zeroth-order method each projected gradient is also compared, as a difference of two losses,
+beyond the resolution of the bundle's arithmetic (``parity_resolution``): if losses are accurate to
+a hundredth, differences may be noise.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from zoexport.session import Bundle
 from zoexport.trained import kind_of
 
 _LABELS_TO_AVERAGE = 256
-"""Labels of a step whose losses differ by roundings."""
+"""Number of labels in a step whose losses differ by rounding errors."""
 
 
 @dataclasses.dataclass
 class _Comparison:
-    """The largest relative errors so far, and how small a difference of losses counts."""
+    """Largest relative errors so far, and the smallest loss difference that is resolved."""
 
     loss: float = 0.0
     state: float = 0.0
@@ -56,11 +57,12 @@ class _Comparison:
         theirs: dict[str, Any],
         divisor: Callable[[Sequence[float]], float],
     ) -> None:
-        """Compare a step of both sides.
+        """Compare one step of both sides.
 
         Args:
             ours, theirs: ``losses``, ``gradients``, and the state ``after``.
-            divisor: of a side's losses, by which differences of them make projected gradients.
+            divisor: returns, for a side's losses, the divisor that turns differences into projected
+                gradients.
         """
         for mine, reference in zip(ours["losses"], theirs["losses"], strict=True):
             error = abs(mine - reference) / max(abs(reference), 1e-12)
@@ -77,7 +79,7 @@ class _Comparison:
             self.difference = worse(self.difference or 0.0, error)
 
     def within(self, bounds: Mapping[str, float]) -> bool:
-        """Whether no error exceeds its bound."""
+        """Return True if no error exceeds its bound."""
         return (
             self.loss <= bounds[tolerances.LOSS]
             and self.state <= bounds[tolerances.STATE]
@@ -87,12 +89,12 @@ class _Comparison:
 
 
 def worse(a: float, b: float) -> float:
-    """The larger error; one that is not a number is larger than any."""
+    """Return the larger error; NaN is larger than any number."""
     return max(math.inf if math.isnan(error) else error for error in (a, b))
 
 
 def state_error(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> float:
-    """The norm of the difference over the norm of the reference, largest over the tensors."""
+    """Return the relative error ||ours - theirs|| / ||theirs||, maximum over the tensors."""
     errors = [
         float(np.linalg.norm(_difference(ours[name], reference)))
         / max(float(np.linalg.norm(reference)), 1e-12)
@@ -104,14 +106,17 @@ def state_error(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> f
 
 
 def _difference(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    # In float32 where the values are integers, which would wrap.
+    # In float32 for integers, which would wrap.
     return np.asarray(np.subtract(ours, theirs, dtype=np.result_type(ours, theirs, np.float32)))
 
 
 def parity(
     bundle: Bundle, *, steps: int, model: str | None, dump: Path | None, progress: Progress
 ) -> dict[str, Any]:
-    """See :meth:`zoexport.Bundle.parity`; values are compared by name. The keys of ``parity --json``."""
+    """Return the keys of ``parity --json``; values are compared by name.
+
+    See :meth:`zoexport.Bundle.parity`.
+    """
     bundle.verify()
     manifest = bundle.manifest
     with contextlib.ExitStack() as stack:
@@ -172,7 +177,7 @@ def parity(
 
 
 def _divisor(manifest: Mapping[str, Any]) -> Callable[[Sequence[float]], float]:
-    """What a difference of a zeroth-order step's losses is divided by to be a projected gradient, from these losses."""
+    """Return a function: losses -> divisor that turns differences into projected gradients."""
     if manifest.get("step", {}).get("divisor") == "deviation":
         return lambda losses: statistics.stdev(losses[1:])
     sides = 1 if differences_of(manifest) == "forward" else 2
@@ -180,10 +185,10 @@ def _divisor(manifest: Mapping[str, Any]) -> Callable[[Sequence[float]], float]:
 
 
 def load_reference(bundle: Bundle, model: str | None, progress: Progress, **changes: Any) -> Any:
-    """The method's reference on the bundle's original model, quantized as the bundle is, with its initial state.
+    """Return the reference on the original model, quantized like the bundle, at its initial state.
 
     Args:
-        changes: settings in place of the bundle's.
+        changes: settings that override the bundle's.
 
     Raises:
         ModelError: the model is not the one that the bundle was compiled from.
@@ -199,11 +204,12 @@ def load_reference(bundle: Bundle, model: str | None, progress: Progress, **chan
 
 
 def make_reference(model: Any, bundle: Bundle, beside: Mapping[str, Any], **changes: Any) -> Any:
-    """The method's reference on a model that computes as the bundle does.
+    """Return the method's reference on a model that computes like the bundle.
 
     Args:
-        model: quantized as the bundle is. beside: of the kind of training, what it needs beside the slots.
-        changes: settings in place of the bundle's.
+        model: model quantized like the bundle. beside: additional tensors that the kind of training
+            needs.
+        changes: settings that override the bundle's.
     """
     from safetensors.torch import load_file
 
@@ -212,7 +218,7 @@ def make_reference(model: Any, bundle: Bundle, beside: Mapping[str, Any], **chan
 
     round_inputs(model, formats_in(bundle))
     initial = load_file(str(bundle.path / INITIAL_STATE))
-    # The file sorts its names; the noise numbers the slots in the manifest's order.
+    # The file is sorted by name; tensor ids of the noise follow the manifest's order.
     slots = {slot["name"]: initial[slot["name"]] for slot in bundle.manifest["state"]}
     config = dataclasses.replace(config_of(bundle.manifest), **changes)
     return methods.get(bundle.method).reference(model, config, {**slots, **beside})
@@ -235,7 +241,10 @@ def _arrays(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _noise(reference: Any, session: SessionSide | Apart, step: int) -> dict[str, np.ndarray]:
-    """z of a step for every slot (q, *shape), as the reference draws it; nothing of a first-order method."""
+    """Return z of a step for every parameter (q, *shape), drawn by the reference.
+
+    Empty for first-order methods.
+    """
     queries = session.num_queries
     return {
         slot.name: np.stack(
@@ -253,9 +262,10 @@ def dump_step(
     sides: dict[str, tuple[dict[str, Any], dict[str, np.ndarray]]],
     settings: dict[str, Any],
 ) -> None:
-    """Write what ``--dump`` asks for, one file a side: what went into the step and what came out, by name.
+    """Write the files of ``--dump``, one per side: inputs and results of a step, by name.
 
-    Gradients are the projected ones of a zeroth-order step, and those of every slot of a first-order one.
+    Gradients are projected gradients for a zeroth-order step, and those of every parameter for a
+    first-order one.
     """
     inputs: dict[str, np.ndarray] = {
         "learning_rate": np.array([settings["learning_rate"]]),

@@ -1,4 +1,4 @@
-"""The batches of parity: unequal lengths, padding, labels at the ends, tokens over the whole vocabulary."""
+"""Batches for parity: unequal lengths, padding, labels at the ends, all of the vocabulary."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ from zoexport.core import rng
 from zoexport.data.examples import Candidate, Example
 
 _BATCH_TENSOR_ID = 0x7FFFFFFF
-"""Words for the batches come from the noise specification, at a tensor id that no slot has."""
+"""Tensor id of the random words for batches (noise specification); no parameter has it."""
 
 
 def make_batch(
     settings: dict[str, Any], vocabulary: int, step: int, least_labels: int = 0
 ) -> list[Example]:
-    """The examples of one step, a function of the arguments alone.
+    """Return the examples of one step, which depend only on the arguments.
 
-    In even steps the first fills the sequence and has labels at its first and last position. All others are shorter,
-    each of its own length, some positions without a label, so that in odd steps no row fills the sequence and the
-    session may give the program shorter rows. With loss=choices an example has two or three candidates, each with
-    a few labels; with a loss of pairs it has two.
+    In even steps the first example fills the sequence and has labels at its first and last
+    position. All others are shorter, with different lengths and some positions without a label, so
+    that in odd steps no row fills the sequence and the session may use shorter rows. With
+    loss=choices an example has two or three candidates, each with a few labels; with a loss of
+    pairs it has two.
 
     Args:
         settings: ``max_length``, ``batch_size``, ``gradient_accumulation_steps`` and ``loss`` of the bundle.
-        vocabulary: tokens are below it.
-        step: the step's number.
-        least_labels: examples follow until they have as many labels, beyond those of an update where need be.
+        vocabulary: upper bound (exclusive) of tokens.
+        step: number of the step.
+        least_labels: minimum number of labels; examples are added until it is reached, even beyond
+            one update.
     """
     examples: list[Example] = []
     labels = 0

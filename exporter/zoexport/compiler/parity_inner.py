@@ -1,7 +1,8 @@
-"""Inner values of a bundle's program: where, among its operators, an accelerator first computes something else.
+"""Inner values of a bundle's program, to find the first operator at which an accelerator deviates.
 
-A bundle holds lowered programs, of which nothing inner can be read. So the program is made again from the original
-model and the bundle's settings, with its results as outputs, and runs beside PyTorch on the same inputs.
+A bundle contains lowered programs, whose inner values cannot be read. The program is therefore made
+again from the original model and the bundle's settings, with inner results as outputs, and compared
+with PyTorch on the same inputs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from zoexport.core.target import InnerValue
 from zoexport.session import Bundle
 
 _LARGEST = 6e4
-"""The largest value compared: beyond it are the masks' stand-ins for minus infinity, which fp16 does not hold."""
+"""Largest value compared.
+
+Larger ones are the masks' replacement of minus infinity, which exceed fp16.
+"""
 
 
 def compare_inner(
@@ -36,9 +40,10 @@ def compare_inner(
     """Run a program of a bundle on its accelerator, or its emulation, and in PyTorch, and compare every result.
 
     Args:
-        bundle: for a target that shows inner values. program: of the whole model, such as ``train``.
-        model: where the original model is, if not where it was compiled from.
-        dump: a folder for both sides' values, as safetensors.
+        bundle: bundle for a target with inner values. program: program of the whole model, such as
+            ``train``.
+        model: path or hub id of the original model, if it has moved since compilation.
+        dump: folder for the values of both sides, as safetensors.
         progress: see ``core.progress.Progress``.
 
     Returns:
@@ -46,7 +51,8 @@ def compare_inner(
         magnitude in PyTorch, and ``error``, the largest of each entry of the first dimension over that magnitude.
 
     Raises:
-        ConfigError: the target shows none, or the bundle has no such program of the whole model.
+        ConfigError: the target has no inner values, or the bundle has no such program of the whole
+            model.
         ZoExportError: the bundle or the model cannot be used, or the program is refused.
     """
     bundle.verify()

@@ -1,8 +1,9 @@
 """Resolution: the smallest difference of two losses that the arithmetic of a bundle resolves.
 
-A projected gradient is a difference of two losses that nearly cancel. What is left of it is compared with the
-reference's up to the roundings that the bundle's arithmetic cannot avoid. These are measured and not assumed: the
-reference evaluates each loss a second time with that arithmetic in place of its own.
+A projected gradient is a difference of two losses that nearly cancel. It is compared with the
+reference's up to the rounding errors that the bundle's arithmetic cannot avoid. These are measured,
+not assumed: the reference evaluates each loss a second time with that arithmetic instead of its
+own.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _aten = torch.ops.aten
 _PRODUCTS = (_aten.mm, _aten.bmm, _aten.addmm, _aten.baddbmm)
 _TO_11_BITS = 2.0**13 + 1
 _LARGEST = 1e30
-"""The largest value rounded: beyond are the numbers that masks put in place of scores."""
+"""Largest value that is rounded; larger ones replace masked scores."""
 _UNIT = 2.0**-24
-"""Half the distance of 1 to the next float32."""
+"""Half the distance from 1 to the next float32."""
 
 STEPS = 2
-"""Steps in which the resolution is measured: the batches of parity differ between even and odd ones alone."""
+"""Steps that measure the resolution: parity batches differ only between even and odd steps."""
 _DEVIATIONS = 6.0
 """Standard deviations of a difference's error. The HTP's errors of gradients were 2.2 times those of rounding each
 result once (``core.tolerances``), so these are 2.7 of its own: three in a thousand differences would be further off.
@@ -39,10 +40,10 @@ What they are off by beyond this is compared with the bound of the difference.""
 
 
 class MeasuredModel(AdaptedModel):
-    """An adapted model that evaluates each loss twice, the second time as ``arithmetic`` computes.
+    """Adapted model that evaluates each loss twice, the second time with ``arithmetic``.
 
     Attributes:
-        losses: of every evaluation since the last :meth:`take`, both.
+        losses: both losses of every evaluation since the last :meth:`take`.
     """
 
     def __init__(self, model: AdaptedModel, arithmetic: tolerances.Arithmetic) -> None:
@@ -57,7 +58,7 @@ class MeasuredModel(AdaptedModel):
         added: Added,
         reference: Sequence[Tensor] = (),
     ) -> Tensor:
-        """The loss of one example, see :class:`AdaptedModel`."""
+        """Return the loss of one example, see :class:`AdaptedModel`."""
         found = super().loss(example, config, added, reference)
         with computing(self.arithmetic):
             again = super().loss(example, config, added, reference)
@@ -65,11 +66,13 @@ class MeasuredModel(AdaptedModel):
         return found
 
     def take(self, examples: int) -> float:
-        """The smallest difference of two mean losses over ``examples`` that counts, from the evaluations so far.
+        """Return the smallest resolved difference of two mean losses over ``examples``.
 
-        Errors that all perturbed copies of an example share cancel in differences. The rest, whose standard deviation
-        is s over copies and examples, leaves a difference of two means with one of s sqrt(2 / examples). A loss is a
-        float32 number in the end, whatever it was computed with.
+        It is computed from the evaluations since the last call.
+
+        Errors that all perturbed copies of an example share cancel in differences. The remaining
+        errors have a standard deviation s over copies and examples, so a difference of two means
+        has s sqrt(2 / examples). The final loss is always a float32 number.
         """
         values = np.array(self.losses).reshape(-1, examples, 2)
         self.losses.clear()
@@ -83,7 +86,7 @@ class MeasuredModel(AdaptedModel):
 
 @contextlib.contextmanager
 def measured(reference: Any, arithmetic: tolerances.Arithmetic) -> Any:
-    """The measuring model of a zeroth-order reference, while inside; the reference has its own again afterwards."""
+    """Give a zeroth-order reference a measuring model inside the context and yield it."""
     own = reference.adapted
     reference.adapted = model = MeasuredModel(own, arithmetic)
     try:
@@ -93,11 +96,12 @@ def measured(reference: Any, arithmetic: tolerances.Arithmetic) -> Any:
 
 
 def computing(arithmetic: tolerances.Arithmetic) -> TorchDispatchMode:
-    """A context in which float32 operations of torch compute otherwise than in float32.
+    """Return a context in which float32 operations of torch use other arithmetic.
 
-    ``float32``: matrix products are exact but for one rounding of the result, so that what differs from the plain
-    context are the roundings of sums. ``float16``: every operand and result is rounded to 11 bits. ``unrounded``:
-    nothing is rounded to a grid of integers or to bfloat16, so that what differs is all that such grids do.
+    ``float32``: matrix products are exact except for one rounding of the result, which shows the
+    rounding errors of sums. ``float16``: every operand and result is rounded to 11 bits.
+    ``unrounded``: nothing is rounded to integers or to bfloat16, which shows the whole effect of
+    such rounding.
     """
     return _Mode(_COMPUTE[arithmetic])
 
@@ -111,7 +115,7 @@ class _Mode(TorchDispatchMode):
         self.compute = compute
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # A view shares its source's values, and what is written in place keeps them: both hold what was rounded before.
+        # Views and in-place results contain values that were already rounded.
         if func.is_view or (func._schema.is_mutable and func.overloadpacket is not _aten.round_):
             return func(*args, **(kwargs or {}))
         return self.compute(func, args, kwargs or {})
@@ -131,7 +135,10 @@ def _exact_products(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _half(tensor: Tensor) -> Tensor:
-    """To 11 bits, by Veltkamp's splitting; the range stays, as squares in norms leave that of fp16 nowhere else."""
+    """Round to 11 bits by Veltkamp's splitting.
+
+    The range stays, as squares in norms exceed that of fp16.
+    """
     shifted = tensor * _TO_11_BITS
     return torch.where(tensor.abs() < _LARGEST, shifted - (shifted - tensor), tensor)
 

@@ -48,12 +48,12 @@ class SessionSide:
         self.session = bundle.session(engine=evaluator(bundle), falls_back=False)
         self.session.configure(loss=loss, **({} if eps is None else {"eps": eps}))
         self.slots = [slot for slot in self.session.slots() if slot.role == "trainable"]
-        #: Those that are perturbed along directions of floats.
+        #: Parameters that are perturbed along float directions.
         self.floats = [slot for slot in self.slots if slot.passed == "float32"]
 
     @property
     def num_queries(self) -> int:
-        """0 of a first-order method."""
+        """Number of queries; 0 for a first-order method."""
         return self.session.info.num_queries
 
     def __enter__(self) -> SessionSide:
@@ -63,7 +63,10 @@ class SessionSide:
         self.session.close()
 
     def step(self, batch: list[Example]) -> dict[str, Any]:
-        """One step: ``losses``, ``gradients``, and every trained slot ``before`` and ``after``."""
+        """Run one step.
+
+        Return ``losses``, ``gradients``, and every parameter ``before`` and ``after``.
+        """
         before = self.state(finished=False)
         with Dataset() as dataset:
             for example in batch:
@@ -80,9 +83,9 @@ class SessionSide:
         }
 
     def state(self, *, finished: bool = True) -> dict[str, np.ndarray]:
-        """Every trained slot, with the pending update applied or as the last step evaluated it.
+        """Return every parameter, with the pending update applied or as evaluated by the last step.
 
-        Floats are float32; weights that are trained as integers are those integers, int8 (N, K).
+        Floats are float32; weights trained as integers are int8 (N, K).
         """
         return {
             slot.name: _values(slot, self.session.read_slot(slot.name, finished=finished))
@@ -90,7 +93,7 @@ class SessionSide:
         }
 
     def _gradients(self) -> dict[str, np.ndarray]:
-        """The last step's gradients of a first-order method, by slot."""
+        """Return the gradients of the last step of a first-order method, by parameter."""
         return {
             slot.name: np.frombuffer(
                 self.session.read_slot(slot.name, gradient=True), np.float32
@@ -99,13 +102,16 @@ class SessionSide:
         }
 
     def tensors(self) -> dict[str, Any]:
-        """The state as the last step evaluated it, for the reference to go on from."""
+        """Return the state that the last step evaluated, from which the reference continues."""
         import torch
 
         return {name: torch.from_numpy(b.copy()) for name, b in self.state(finished=False).items()}
 
     def noise(self, step: int) -> dict[str, np.ndarray]:
-        """z of a step for every slot (q, *shape), from the runtime's own generator; nothing without queries."""
+        """Return z of a step for every parameter (q, *shape), from the runtime's generator.
+
+        Empty without queries.
+        """
         info = self.session.info
         return {
             slot.name: np.stack(

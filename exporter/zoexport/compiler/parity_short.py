@@ -1,9 +1,10 @@
 """The short form of parity, which ``compile`` runs on what it wrote.
 
-A session in another process opens the bundle, generates a token and takes steps; here the model from which the bundle
-was made does the same in plain PyTorch, as the method's reference, and its weights are read where they run. Losses,
-gradients and states are compared within parity's bounds (``core.tolerances``). Programs for longer rows run on the
-first row, continued behind its last label: a causal model must give it the same loss.
+A session in another process opens the bundle, generates a token and runs steps. Here the original
+model does the same in plain PyTorch, as the method's reference, with its weights streamed from
+their files. Losses, gradients and states are compared within the bounds of parity
+(``core.tolerances``). Programs for longer rows run on the first row, extended after its last label:
+a causal model must compute the same loss.
 
 First-order methods: the gradients of the last layers are compared, until each backward program was seen once.
 Zeroth-order methods: the second step is compared, which contains the first step's update. It runs at ``_MOVE`` times
@@ -52,20 +53,26 @@ if TYPE_CHECKING:
     from zoexport.models import LoadedModel
 
 _TOKENS, _PRODUCTS = 12, 1 << 30
-"""Least tokens of the first row, which is longer if the model's parameters times the tokens stay below this."""
+"""Minimum tokens of the first row, and maximum parameters * tokens for a longer one."""
 _LABELS = 256
 """Labels of the second step if activations are rounded: rounding errors average out over this many."""
 _ROWS_TENSOR_ID = 0x7FFFFFFE
-"""Words for rows come from the noise specification, at a tensor id that no slot has."""
+"""Tensor id of the random words for rows (noise specification); no parameter has it."""
 _MOVE = 10.0
 _SECOND = 0.02
-"""Standard deviation of the adapters' second matrices, which are zero in a bundle: then the first have gradients."""
+"""Standard deviation of the adapters' second matrices, so that the first have gradients.
+
+Zero in a bundle.
+"""
 _FIXED = 1e-30
-"""A learning rate at which steps of a first-order method leave the state as it is."""
+"""Learning rate at which steps of a first-order method do not change the state."""
 _STREAMED = ("lora", "adapter codes", "sparse")
-"""Kinds of training whose references need the model's weights only where they run."""
+"""Kinds of training whose references can stream the model's weights."""
 _NEAR = {False: 2e-3, True: 5e-2}
-"""Largest distance of a generated token's logit from the maximum, relative to the spread; by rounded activations."""
+"""Largest distance of a generated token's logit from the maximum, relative to the spread.
+
+True: int8 activations.
+"""
 
 _Answer = Callable[[], tuple[dict[str, Any], dict[str, np.ndarray]]]
 
@@ -88,19 +95,20 @@ def prove(
     progress: Progress,
     known: Mapping[str, Tensor] | None = None,
 ) -> Compared:
-    """Run every program of a bundle, and compare what they compute with the model.
+    """Run every program of a bundle and compare the results with the model.
 
     Args:
-        bundle: complete, with an engine that runs here.
-        loaded: the model that it was made from; it cannot be used any more.
-        reader: rows of its parameters; trained elements are zero.
-        room: MB that the comparison may take for weights in memory.
-        progress: called with what is being done.
-        known: codes and scales of a whole program's weights (``parity_quantized``).
+        bundle: complete bundle with an engine that runs here.
+        loaded: original model; it cannot be used afterwards.
+        reader: reader of rows of its parameters; trained elements are zero.
+        room: memory in MB that the comparison may use for weights.
+        progress: called with the current phase.
+        known: quantized values and scales of a whole-model program's weights
+            (``parity_quantized``).
 
     Raises:
         NotHereError: its engine does not run here.
-        LoweringError: the bundle does not open, or a program does not run, or computes something else.
+        LoweringError: the bundle does not open, a program does not run, or its results are wrong.
     """
     progress("verifying the bundle", None)
     opened = Bundle.open(bundle, trust=ANYONE)  # nobody has signed it yet
@@ -109,7 +117,7 @@ def prove(
 
 
 class NotHereError(Exception):
-    """What runs a bundle is not on this machine."""
+    """The engine of a bundle is not available on this machine."""
 
 
 class _Proof:
@@ -128,7 +136,7 @@ class _Proof:
         rows = -(-_LABELS // longest) if rounds else 1
         parameters = max(1, self.manifest["model"]["parameters"])
         tokens = min(longest, max(_TOKENS, _PRODUCTS // parameters))
-        #: Rows of the first step, the last of which is generated after; two show whether rows stay apart.
+        #: Rows of the first step; generation continues the last. Two rows reveal mixing.
         self.first = [_row(tokens, vocabulary, 0)]
         self.first += (
             [_row(max(1, tokens - 3), vocabulary, 1)] if self.config.batch_size > 1 else []
@@ -139,11 +147,11 @@ class _Proof:
             self.second = [_row(longest, vocabulary, number) for number in range(rows)]
         short = _row(min(_TOKENS, longest), vocabulary, 2)
         self.longer = [[_continued(short, length, vocabulary)] for length in lengths]
-        #: What a run sets, on both sides.
+        #: Run settings of both sides.
         self.run: dict[str, Any] = {"loss": "full"}
-        #: Slots whose gradients are compared.
+        #: Parameters whose gradients are compared.
         self.gradients: list[str] = []
-        #: First values of slots, in place of the bundle's.
+        #: Initial values that replace the bundle's.
         self.values: dict[str, Tensor] = {}
         if self.config.first_order:
             self.gradients = _last_slots(self.manifest)
@@ -236,7 +244,7 @@ class _Proof:
         return worst
 
     def _longer(self, ours: dict[str, Any]) -> None:
-        """Check that continued rows have the first row's loss and gradient size, or for encoders finite ones."""
+        """Check that extended rows have the first row's loss and gradients; finite for encoders."""
         causal = "bidirectional" not in self.manifest
         (loss, size), *_ = ours["longer"]
         runs = [(rows, room) for room in _rooms(self.manifest) or [0] for rows in self.longer]
@@ -246,7 +254,7 @@ class _Proof:
                 (found, loss, tolerances.LOSS, ("forward", "saving")),
                 (gradient, size, tolerances.GRADIENT, (self._backward(room),) if size else ()),
             ):
-                # Each is within the bound of what is right.
+                # Each is within the bound of the correct value.
                 near = abs(mine - expected) <= 2 * self.bounds[key] * abs(expected)
                 if not (near if causal else np.isfinite(mine)):
                     self._refuse(
@@ -270,7 +278,7 @@ class _Proof:
             )
 
     def _prompt(self) -> list[int]:
-        """The prompt to generate after; empty if the bundle does not generate."""
+        """Return the prompt for generation; empty if the bundle does not generate."""
         if "problem" in self.manifest["generate"]:
             return []
         row = self.first[-1].candidates[0].tokens
@@ -285,7 +293,10 @@ class _Proof:
         )
 
     def _programs(self, *passes: str, length: int | None = None, slot: str = "") -> list[str]:
-        """The names of the programs for rows of a length (the first one's), of the stages that bind a slot, or all."""
+        """Return program names for a row length, of stages that bind ``slot`` or of all stages.
+
+        The default length is that of the first row.
+        """
         if self.whole:
             return [program["name"] for program in self.manifest["programs"]]
         length = length or self.manifest["lengths"][0]
@@ -304,7 +315,7 @@ class _Proof:
 
     @contextlib.contextmanager
     def _session(self) -> Iterator[_Answer]:
-        """Start the other process; what is yielded waits for its answer."""
+        """Start the other process and yield a function that waits for its result."""
         values = self.scratch / "values"
         save_file(self.values, values)
         request = {
@@ -331,7 +342,7 @@ class _Proof:
             yield lambda: (_answer(process, errors), _arrays(tensors))
 
     def _streams(self, loaded: LoadedModel) -> bool:
-        """Whether weights are read where they run; a model that is in memory is rounded there."""
+        """Return True if weights are streamed; a model in memory is quantized in place."""
         settings = self.manifest["settings"]
         return (
             (loaded.lazy or self.config.first_order)
@@ -340,7 +351,7 @@ class _Proof:
         )
 
     def _taken(self, loaded: LoadedModel) -> float:
-        """MB of weights that are not in memory yet."""
+        """Return the size in MB of weights that are not in memory yet."""
         size = 4e-6 * sum(value.numel() for value in loaded.model.parameters())
         copies = int(loaded.lazy) + 2 * (self.config.trained not in _STREAMED)
         return size * (copies + 2 * self.config.first_order)
@@ -370,7 +381,10 @@ class _Proof:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Leave the other cores to the session: pieces of weights are too small to be shared out."""
+    """Use one thread inside the context and leave the other cores to the session.
+
+    Chunks of weights are too small to be split between threads.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -380,7 +394,10 @@ def _one_thread() -> Iterator[None]:
 
 
 class _BundleRows:
-    """Rows of a model's parameters as a bundle rounds them: from its own codes, where it keeps them as such."""
+    """Reader of a model's parameters, quantized like a bundle.
+
+    Uses the bundle's stored values if possible.
+    """
 
     def __init__(self, bundle: Bundle, model: torch.nn.Module, reader: RowReader) -> None:
         manifest = bundle.manifest
@@ -394,7 +411,7 @@ class _BundleRows:
         if "weights" in manifest and manifest["packing"].startswith("int"):
             with open_safetensors(self.path) as file:
                 stored = set(file.keys())
-        #: By parameter that is rounded: whether it is rotated, and its name among the bundle's codes, or "".
+        #: By quantized parameter: whether it is rotated, and its name in the bundle, or "".
         self.rounded: dict[str, tuple[bool, str]] = {}
         for place, (_, turned) in rounds.items():
             kept = [name for name in owners[place] if f"{name}.codes" in stored]
@@ -402,7 +419,7 @@ class _BundleRows:
                 self.rounded[name] = turned, (kept or [""])[0]
 
     def read_rows(self, name: str, begin: int, end: int) -> Tensor:
-        """Rows ``begin`` to ``end`` of a parameter, float32."""
+        """Return rows ``begin`` to ``end`` of a parameter, float32."""
         if name not in self.rounded:
             return self.reader.read_rows(name, begin, end)
         turned, kept = self.rounded[name]
@@ -419,7 +436,7 @@ class _BundleRows:
 
 
 class _LastLogits:
-    """The logits after the first ``count`` tokens of the row that a model ran last."""
+    """Logits after the first ``count`` tokens of the last row that a model ran."""
 
     def __init__(self, model: torch.nn.Module, count: int) -> None:
         self.logits = torch.empty(0)
@@ -434,10 +451,10 @@ _FIX = "Report the model's architecture; --no-verify keeps the bundle as it is."
 
 
 def _answer(process: Any, errors: IO[bytes]) -> dict[str, Any]:
-    """What the other process found.
+    """Return the result of the other process.
 
     Raises:
-        LoweringError: the session's error; or the process was ended by a program.
+        LoweringError: the session failed, or a program ended the process.
     """
     doing = "starting"
     for line in process.stdout:
@@ -461,7 +478,7 @@ def _answer(process: Any, errors: IO[bytes]) -> dict[str, Any]:
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
-    """Tensors of the other process; of a slot of 4-bit integers, these."""
+    """Return the tensors of the other process; 4-bit integers are unpacked."""
     return {
         name: (unpack_int4(value) if value.dtype == torch.uint8 else value).numpy()
         for name, value in load_file(path).items()
@@ -473,14 +490,14 @@ def _rows(batch: Sequence[Example]) -> list[tuple[list[int], list[int]]]:
 
 
 def _row(length: int, vocabulary: int, number: int) -> Example:
-    """Tokens of the whole vocabulary, and after each a label."""
+    """Return tokens from the whole vocabulary, each followed by a label."""
     words = rng.words(number, _ROWS_TENSOR_ID, 0, 0, 2 * length)
     chosen = [int(word) % vocabulary for word in words]
     return Example([Candidate(chosen[:length], chosen[length:])], 0)
 
 
 def _continued(example: Example, length: int, vocabulary: int) -> Example:
-    """A row's tokens and labels, and others behind them that nothing is asked of."""
+    """Return a row with additional unlabeled tokens after its own."""
     (candidate,) = example.candidates
     more = length - len(candidate.tokens)
     behind = _row(length, vocabulary, 1).candidates[0].tokens[:more]
@@ -489,7 +506,7 @@ def _continued(example: Example, length: int, vocabulary: int) -> Example:
 
 
 def _last_slots(manifest: Mapping[str, Any]) -> list[str]:
-    """Trained slots from the head down to where each program that goes backward has run, in that order."""
+    """Return the parameters from the head down until each backward program has run."""
     trained = {slot["name"] for slot in manifest["state"] if slot["role"] == "trainable"}
     families = {stage["backward"] for stage in manifest["stages"]} - {None}
     found: list[str] = []
@@ -502,7 +519,7 @@ def _last_slots(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def _second_matrices(manifest: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Values for every adapter's second matrix."""
+    """Return values for every adapter's second matrix."""
     found = {}
     for slot in manifest["state"]:
         if slot["name"].startswith("lora_B."):
@@ -513,14 +530,14 @@ def _second_matrices(manifest: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _rooms(manifest: Mapping[str, Any]) -> list[int]:
-    """Values of ``activation_cache_mb`` with which every program that goes backward runs."""
+    """Return values of ``activation_cache_mb`` with which every backward program runs."""
     if not any("saving" in stage for stage in manifest.get("stages", ())):
         return []
     return [int(manifest["settings"]["activation_cache_mb"]), 0]
 
 
 def _shallow(bundle: Bundle, scratch: Path) -> str | None:
-    """A bundle with one stage for each set of programs; None where there are no others."""
+    """Make a bundle with one stage for each set of programs; None if no two stages share a set."""
     manifest = bundle.manifest
     levels = manifest.get("step", {}).get("levels", ())
     kept: dict[tuple[Any, ...], Any] = {}
@@ -538,7 +555,7 @@ def _shallow(bundle: Bundle, scratch: Path) -> str | None:
         "state": [slot for slot in manifest["state"] if slot["name"] in bound],
         "generate": {"problem": "too few layers"},
     }
-    content.pop("fallback", None)  # of all layers, and what is verified is the bundle's own engine
+    content.pop("fallback", None)  # it has all layers, and only the bundle's own engine is verified
     if levels:
         moved = [{**level, "begin": begin} for level, begin in zip(levels, begins, strict=True)]
         content["step"] = {**manifest["step"], "levels": moved}

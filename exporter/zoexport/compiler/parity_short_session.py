@@ -1,10 +1,10 @@
-"""The session's side of the short parity (``parity_short``), in a process of its own: a program may end the process.
+"""Session side of ``parity_short``, in a separate process, as a program may end it.
 
     python -m zoexport.compiler.parity_short_session BUNDLE REQUEST RESULTS
 
-Standard output has a JSON object a line: ``{"doing": ...}`` before each part, and at the end ``{"done": ...}`` or
-``{"error": ...}``, or ``{"missing": ...}`` if the engine does not run here. Tensors are in the safetensors file
-RESULTS.
+Standard output has one JSON object per line: ``{"doing": ...}`` before each part, and at the end
+``{"done": ...}`` or ``{"error": ...}``, or ``{"missing": ...}`` if the engine does not run here.
+Tensors are in the safetensors file RESULTS.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from zoexport.core.trust import ANYONE
 from zoexport.session import Bundle, Dataset, Session, Step, vulkan_devices
 
 Rows = Sequence[tuple[list[int], list[int]]]
-"""Tokens of each row, and the label that follows each."""
+"""Tokens of each row, and the label after each token."""
 
 
 def main() -> None:
-    """Run what the request asks for."""
+    """Run the request."""
     bundle, request, results = map(Path, sys.argv[1:])
     missing = _missing(Bundle.open(bundle, trust=ANYONE).manifest)
     if missing:
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def _missing(manifest: Mapping[str, Any]) -> str:
-    """Name what a bundle needs and this machine lacks; empty if it can be opened."""
+    """Return what a bundle needs and this machine lacks; empty if it can be opened."""
     if manifest["engine"] == "coreml":
         return "Core ML, which only Apple's systems have"
     if manifest["engine"] == "mlx" and importlib.util.find_spec("mlx") is None:
@@ -59,7 +59,7 @@ def _missing(manifest: Mapping[str, Any]) -> str:
 
 
 def say(**content: Any) -> None:
-    """Write a line of the answer."""
+    """Write one line of the result."""
     sys.stdout.write(json.dumps(content) + "\n")
     sys.stdout.flush()
 
@@ -68,17 +68,18 @@ def run(bundle: Path, request: dict[str, Any], results: Path) -> dict[str, Any]:
     """Open the bundle and run its programs.
 
     Args:
-        request: ``first`` and ``second``, rows of two steps, the second of which may be empty; ``longer``, rows of
-            each further step, which are run in ``shallow``, a bundle of fewer layers, if that is not null, for each
-            of ``activation_cache_mb`` (empty: the bundle's), or evaluated alone if ``steps`` is false; ``prompt``,
-            tokens to generate after, may be empty; ``run``, settings; ``values``, a safetensors file of slots;
-            ``gradients``, names of slots.
+        request: ``first`` and ``second``, rows of two steps (the second may be empty); ``longer``,
+            rows of further steps, which run in ``shallow``, a bundle of fewer layers, if not null,
+            for each value of ``activation_cache_mb`` (empty: the bundle's), or are only evaluated
+            if ``steps`` is false; ``prompt``, tokens of the prompt, may be empty; ``run``,
+            settings; ``values``, a safetensors file of parameters; ``gradients``, names of
+            parameters.
 
     Returns:
-        ``token``, the first one generated; where there is a second step, ``loss`` of the first rows before any;
-        ``losses`` of each step;
-        ``gradients``, the projected ones of the first; ``longer``, of each of these rows the loss of a first-order
-        step and the sum of its gradients' magnitudes, or of a zeroth-order method the loss of its values, and 0.
+        ``token``, the first generated token; with a second step, ``loss`` of the first rows before
+        any step; ``losses`` of each step; ``gradients``, the projected gradients of the first step;
+        ``longer``, for each of these rows the loss of a first-order step and the sum of its
+        gradients' magnitudes, or for a zeroth-order method the loss of its values, and 0.
     """
     found: dict[str, Any] = {"token": None}
     tensors: dict[str, np.ndarray] = {}
@@ -143,7 +144,7 @@ def _step(session: Session, rows: Rows) -> Step:
 
 
 def _state(session: Session) -> dict[str, np.ndarray]:
-    """Every trained slot as the last step evaluated it."""
+    """Return every parameter as evaluated by the last step."""
     if not session.info.num_queries:
         return {}
     trained = (slot.name for slot in session.slots() if slot.role == "trainable")
@@ -157,7 +158,7 @@ def _evaluated(session: Session, rows: Rows) -> tuple[float, float]:
 
 
 def _gradients(session: Session) -> float:
-    """The sum of the magnitudes of a first-order step's gradients."""
+    """Return the sum of the magnitudes of a first-order step's gradients."""
     trained = [slot.name for slot in session.slots() if slot.role == "trainable"]
     return sum(float(np.abs(_read(session, name, gradient=True)).sum()) for name in trained)
 

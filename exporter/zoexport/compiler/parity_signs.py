@@ -1,7 +1,8 @@
-"""Signs of projected gradients: whether a target that rounds what it computes still distinguishes downhill from uphill.
+"""Signs of projected gradients: test whether low precision still tells downhill from uphill.
 
-A query's projected gradient is (l+ - l-) / 2 eps. Rounding moves both losses, mostly by the same amount; where the rest
-is larger than their difference, the sign is a coin's. Both sides take the same queries at the same states.
+A query's projected gradient is (l+ - l-) / 2 eps. Rounding changes both losses, mostly by the same
+amount; if the rest is larger than their difference, the sign is random. Both sides evaluate the
+same queries at the same states.
 """
 
 from __future__ import annotations
@@ -27,21 +28,22 @@ def compare_signs(
     model: str | None = None,
     progress: Callable[[str, float | None], None],
 ) -> dict[str, Any]:
-    """Take at least ``num_queries`` queries on both sides and compare the signs of their projected gradients.
+    """Run ``queries`` queries on both sides and compare the signs of projected gradients.
 
     Args:
-        bundle: of a zeroth-order method.
-        queries: how many; whole steps are taken.
-        eps: instead of the bundle's.
-        model: where the original model is, if not where it was compiled from.
-        progress: called with what is being done and how far it is.
+        bundle: bundle of a zeroth-order method.
+        queries: minimum number of queries; whole steps are run.
+        eps: perturbation scale that overrides the bundle's.
+        model: path or hub id of the original model, if it has moved since compilation.
+        progress: called with the current phase and its progress.
 
     Returns:
         ``num_queries``, ``eps``; ``max_loss_error``, the largest difference between the two sides' losses at identical
-        inputs; ``counted``, the queries whose losses differ by more than that in the reference, ``share`` their share;
-        ``agreement``, the share of those with the same sign, None where none counts, ``agreement_of_all`` that of all
-        queries; ``mean_loss_difference`` of |l+ - l-| in the reference, ``mean_difference_error`` of how far the
-        session's is off; ``passed``, whether ``agreement`` is at least 0.95.
+        inputs; ``counted``, the queries whose losses differ by more than that in the reference;
+        ``share``, their share; ``agreement``, the share of those with the same sign, None if none
+        is counted; ``agreement_of_all``, that of all queries; ``mean_loss_difference``, the mean of
+        |l+ - l-| in the reference; ``mean_difference_error``, the mean error of it in the session;
+        ``passed``, True if ``agreement`` is at least 0.95.
 
     Raises:
         ZoExportError: the bundle or the model cannot be used, or its method has no queries.

@@ -1,1 +1,1 @@
-"""What everything else stands on: errors, settings, types, the manifest, the noise specification."""
+"""Errors, settings, types, the manifest and the noise specification, used by all other packages."""

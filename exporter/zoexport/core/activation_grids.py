@@ -33,7 +33,7 @@ ROUNDS_TO_3_BITS = 2.0**20
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """How one layer's input is rounded. Every number is a float32 one.
+    """Quantization format of one layer's input; all numbers are float32.
 
     Attributes:
         threshold: the largest magnitude that is INT8: infinity, a negative number, or between.
@@ -56,7 +56,7 @@ class Format:
         return torch.tensor([self.threshold, self.scale, self.float_scale])
 
     def largest(self) -> float:
-        """The largest magnitude that there is on the grid."""
+        """Return the largest representable magnitude."""
         return LARGEST_STEP * self.scale if self.kind == INT8 else LARGEST_FLOAT * self.float_scale
 
 
@@ -78,10 +78,10 @@ def hybrid(threshold: float, largest: float) -> Format:
 
 
 def with_outliers(x: Tensor, ratio: float) -> Format:
-    """INT8 but for the share ``ratio`` of the values with the largest magnitudes (appendix B.3).
+    """Return INT8 with FP8 for the share ``ratio`` of largest magnitudes (appendix B.3).
 
-    The threshold is a quantile of ``x``. Where it is zero (nearly all values are), there is no INT8 grid below it, and
-    INT8 takes all values.
+    The threshold is a quantile of ``x``. If it is zero (as nearly all values are), no INT8 grid
+    exists below it, and all values are INT8.
     """
     magnitudes = x.abs().flatten()
     kept = magnitudes.numel() - int(ratio * magnitudes.numel())
@@ -91,11 +91,11 @@ def with_outliers(x: Tensor, ratio: float) -> Format:
 
 
 def fit(x: Tensor, *, outliers: float, search: bool) -> Format:
-    """The format for a layer's inputs.
+    """Return the quantization format of a layer's inputs.
 
     Args:
-        x: float32, calibration inputs of any shape, not empty. outliers: share of values that are FP8; 0 for none.
-        search: whether FP8 for all values is tried too, and taken where its error is smaller.
+        x: calibration inputs, float32, any shape, not empty. outliers: share of FP8 values, or 0.
+        search: whether to also try FP8 for all values, and to use it if its error is smaller.
     """
     largest = float(x.abs().max())
     first = with_outliers(x, outliers) if outliers else int8(largest)
@@ -103,7 +103,7 @@ def fit(x: Tensor, *, outliers: float, search: bool) -> Format:
 
 
 def best(x: Tensor, formats: Iterable[Format]) -> Format:
-    """The format with the smallest :func:`squared_error` on ``x``, the first of equal ones (appendix B.2)."""
+    """Return the first format with the smallest :func:`squared_error` on ``x`` (appendix B.2)."""
     return min(formats, key=lambda format: squared_error(x, format))
 
 
@@ -114,7 +114,7 @@ def squared_error(x: Tensor, format: Format) -> float:
 
 
 def rounded(x: Tensor, format: Tensor) -> Tensor:
-    """Every element on the grid: float32, shape of ``x``. A zero of INT8 has no sign.
+    """Quantize every element: float32, shape of ``x``. An INT8 zero has no sign.
 
     Args:
         x: float32, any shape. format: of :meth:`Format.tensor`.
@@ -128,7 +128,7 @@ def rounded(x: Tensor, format: Tensor) -> Tensor:
 
 
 def e4m3(x: Tensor) -> Tensor:
-    """The nearest E4M3 numbers, as float32."""
+    """Round to the nearest E4M3 numbers, as float32."""
     magnitude = x.abs().clamp_(max=LARGEST_FLOAT)
     power = (magnitude.view(torch.int32) & EXPONENT).view(torch.float32)
     shift = power.clamp_(min=LEAST_NORMAL).mul_(ROUNDS_TO_3_BITS)

@@ -26,7 +26,7 @@ def die_with_parent() -> None:
 
 
 def runs(process: int) -> bool:
-    """Whether a process is there, and not a zombie."""
+    """Return whether a process exists and is not a zombie."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -39,7 +39,7 @@ def runs(process: int) -> bool:
 
 
 def die_with(process: int) -> None:
-    """End this process, at once and whatever it does, when another one that need not be its parent is gone."""
+    """End this process at once when another process, not necessarily its parent, has ended."""
 
     def watch() -> None:
         while runs(process):
@@ -58,13 +58,13 @@ def child(
     environment: Mapping[str, str] | None = None,
     descriptors: Sequence[int] = (),
 ) -> Iterator[subprocess.Popen[str]]:
-    """Start a process and yield it; it is dead when the block is left, however it is left.
+    """Start a process and yield it; kill it when the block ends, also after an exception.
 
     Args:
-        stdin: what it reads.
-        errors: the file of its standard error.
-        environment: variables beside this process's own.
-        descriptors: files that stay open in it.
+        stdin: standard input of the process.
+        errors: file for its standard error.
+        environment: variables in addition to this process's own.
+        descriptors: file descriptors that stay open in the process.
     """
     process = subprocess.Popen(
         list(arguments),
@@ -82,7 +82,7 @@ def child(
 
 @contextlib.contextmanager
 def ended(process: subprocess.Popen[Any]) -> Iterator[None]:
-    """The process is dead, and its pipes are closed, when the block is left, however it is left."""
+    """Kill the process and close its pipes when the block ends, also after an exception."""
     try:
         yield
     finally:
@@ -94,7 +94,7 @@ def ended(process: subprocess.Popen[Any]) -> Iterator[None]:
 
 
 def python(module: str, *arguments: object) -> tuple[list[str], dict[str, str]]:
-    """The command line that runs one of our modules, and the variables it needs."""
+    """Return the command line that runs one of our modules, and the variables it needs."""
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
     # `-m` would put the working folder first on the path, where a stray json.py could hide a module.
@@ -103,7 +103,7 @@ def python(module: str, *arguments: object) -> tuple[list[str], dict[str, str]]:
 
 
 def last_line(errors: IO[bytes]) -> str:
-    """The last line that a child wrote to its standard error."""
+    """Return the last line that a child wrote to its standard error."""
     errors.seek(0)
     lines = errors.read().decode("utf-8", "replace").strip().splitlines()
     return lines[-1] if lines else "no message"

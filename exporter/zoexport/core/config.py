@@ -40,7 +40,7 @@ class SettingInfo:
 
     @property
     def runtime(self) -> bool:
-        """Whether ``train --set`` takes it too."""
+        """True if ``train --set`` also accepts the setting."""
         return self.phase != "compile"
 
 
@@ -85,7 +85,7 @@ def default_of(field: dataclasses.Field[Any]) -> Any:
 
 
 def fields(config: type) -> dict[str, tuple[dataclasses.Field[Any], SettingInfo]]:
-    """The settings of a config dataclass by key."""
+    """Return the settings of a config dataclass by key."""
     found = {}
     for field in dataclasses.fields(config):
         info: SettingInfo = field.metadata["setting"]
@@ -101,7 +101,7 @@ def keys_of(config: type, named: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_dict(config: Any) -> dict[str, Any]:
-    """Every setting of a config by key."""
+    """Return every setting of a config by key."""
     return {key: getattr(config, field.name) for key, (field, _) in fields(type(config)).items()}
 
 
@@ -212,7 +212,7 @@ def _parse_value(info: SettingInfo, value: Any, hint: Any) -> Any:
 
 
 def _from_text(value: Any) -> Any:
-    """What a text is in YAML; another value, and a text that is no YAML, as it is."""
+    """Parse a string as YAML; return other values and strings that are not YAML unchanged."""
     import yaml
 
     if isinstance(value, str):
@@ -222,7 +222,7 @@ def _from_text(value: Any) -> Any:
 
 
 def _parse_flag(info: SettingInfo, value: Any) -> bool:
-    """A boolean, or the text of one in YAML's words."""
+    """Parse a boolean, or its text in YAML."""
     given = _from_text(value)
     if not isinstance(given, bool):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""How many processor cores there are for this process."""
+"""Number of processor cores available to this process."""
 
 from __future__ import annotations
 

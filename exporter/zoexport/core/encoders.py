@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 
 def is_masked(model: object) -> bool:
-    """Whether a model predicts masked tokens, seeing what follows them too."""
+    """Return whether a model is a masked language model (bidirectional attention)."""
     return task_of(type(model)) == MASKED
 
 
 def pad_token(model: Any) -> int | None:
-    """The token that fills rows of a masked language model up, whose layers must not see it; None of a causal model."""
+    """Return the padding token of a masked language model; None for a causal model."""
     return int(model.config.pad_token_id) if is_masked(model) else None
 
 
 def refuse_masked(model: Any, where: str, found: str, fix: str) -> None:
-    """Refuse a masked language model where only causal ones make sense.
+    """Refuse a masked language model if only causal models make sense.
 
     Args:
-        model: transformers' model, which may be causal. found: what it does not go with.
+        model: transformers model, possibly causal. found: what it is incompatible with.
 
     Raises:
         ConfigError: it is masked.
@@ -44,7 +44,7 @@ def refuse_masked(model: Any, where: str, found: str, fix: str) -> None:
 
 
 def check_encoder(model: Any, method: Method, target: Target, config: TrainingSettings) -> None:
-    """Refuse a masked language model where method or target do not take it.
+    """Refuse a masked language model that the method or target does not support.
 
     Raises:
         ConfigError: it is one.
@@ -80,10 +80,10 @@ def check_encoder(model: Any, method: Method, target: Target, config: TrainingSe
 
 
 def model_inputs(model: Any, tokens: torch.Tensor) -> dict[str, Any]:
-    """What a transformers model is called with: tokens int64 (rows, length), padded on the right.
+    """Return a transformers model's inputs for right-padded tokens int64 (rows, length).
 
-    A causal model sees nothing to the right of a token. An encoder gets the mask that its tokens imply, and segment 0,
-    as transformers' tokenizers give it for one text.
+    A causal model attends to no token to the right. An encoder gets the attention mask that its
+    tokens imply, and segment 0, as transformers' tokenizers return for one text.
     """
     pad = pad_token(model)
     if pad is None:

@@ -28,7 +28,7 @@ class ZoExportError(Exception):
         super().__init__(f"{where}: found {found}; expected {expected}. {fix}")
 
     def as_dict(self) -> dict[str, str]:
-        """The four parts by name, for ``--json``."""
+        """Return the four parts by name, for ``--json``."""
         return {
             "where": self.where,
             "found": self.found,
@@ -42,7 +42,7 @@ class ZoExportError(Exception):
 
 
 def rebuilt(content: Mapping[str, str]) -> ZoExportError:
-    """The error that another process described by :meth:`ZoExportError.with_type`."""
+    """Return the error that another process described by :meth:`ZoExportError.with_type`."""
     parts = dict(content)
     kind: type[ZoExportError] = globals()[parts.pop("type")]
     return kind(parts.pop("where"), **parts)
@@ -71,7 +71,7 @@ class StateError(ZoExportError):
 
 
 class QuestionError(ZoExportError):
-    """What goes on in two ways, of which a person has to choose one."""
+    """A choice between two ways to continue that the user has to make."""
 
 
 class DeviceError(ZoExportError):
@@ -161,7 +161,7 @@ class ModelPhases:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an exception's message (or its type, where it has none)."""
+    """Return the first line of an exception's message, or its type if the message is empty."""
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
 

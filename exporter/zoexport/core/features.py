@@ -1,4 +1,4 @@
-"""What targets have and methods need."""
+"""Features that targets have and methods need."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class Feature(enum.Enum):
-    """What a target must have to run programs of some kind; the value completes "target T has no"."""
+    """Capability that a kind of program needs; the value completes "target T has no"."""
 
     WHOLE = "programs of the whole model"
     STAGES = "programs of single layers"

@@ -37,7 +37,7 @@ class Package:
 
 
 def cache_dir() -> Path:
-    """Where fetched files are kept: ``$ZOEXPORT_CACHE``, or ``zoexport`` in the user's cache folder."""
+    """Return the cache folder: ``$ZOEXPORT_CACHE``, or ``zoexport`` in the user's cache folder."""
     if chosen := os.environ.get("ZOEXPORT_CACHE"):
         return Path(chosen).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "zoexport"

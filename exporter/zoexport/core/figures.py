@@ -16,7 +16,7 @@ _ANSWER_WIDTH, _ANSWER_LINES = 68, 2
 
 
 def smoothed(losses: Sequence[float], span: int) -> list[float]:
-    """An exponential moving average that is not drawn towards zero at its start.
+    """Return an exponential moving average that is not drawn towards zero at its start.
 
     Args:
         losses: one a step; those that are not finite are passed over.
@@ -44,15 +44,15 @@ def loss_curve(
     span: int | None = None,
     answers: Sequence[tuple[str, str, str]] = (),
 ) -> None:
-    """Draw the loss of a run as a PNG file, and beside it what the model answers.
+    """Draw the loss of a run as a PNG file, next to the model's responses.
 
     Args:
-        path: the file; whole or absent.
-        losses: the loss of step 1, 2, ...
-        title: of the picture.
-        evaluations: losses of ``eval`` by the number of steps done before it (0: as compiled).
-        span: of the smoothed curve; a tenth of the run where None.
-        answers: of prompts: each, and what followed it before and after the run.
+        path: the PNG file, written atomically.
+        losses: loss of step 1, 2, ...
+        title: title of the figure.
+        evaluations: validation losses by the number of completed steps (0: as compiled).
+        span: span of the smoothed curve; None: a tenth of the run.
+        answers: prompts with their responses before and after the run.
 
     Raises:
         ConfigError: there is nothing to draw, matplotlib is not installed, or the place cannot be written.
@@ -114,7 +114,7 @@ def _write_answers(axes: Any, answers: Sequence[tuple[str, str, str]]) -> None:
 
 
 def check_can_draw(path: Path) -> None:
-    """Nothing, where pictures can be drawn.
+    """Check that figures can be drawn.
 
     Raises:
         ConfigError: matplotlib is not installed.
@@ -131,7 +131,7 @@ def check_can_draw(path: Path) -> None:
 
 
 def new_figure(path: Path, width: float, height: float) -> Any:
-    """An empty figure of ``width`` x ``height`` inches for the picture ``path``.
+    """Return an empty figure of ``width`` x ``height`` inches for the picture ``path``.
 
     Raises:
         ConfigError: matplotlib is not installed.

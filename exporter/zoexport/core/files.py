@@ -24,13 +24,13 @@ _UMASK = threading.Lock()
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file as 64 hexadecimal digits, read in pieces."""
+    """Return the SHA-256 of a file as 64 hexadecimal digits, read in pieces."""
     with path.open("rb") as file:
         return hashed(file)
 
 
 def hashed(file: IO[bytes], copy: IO[bytes] | None = None) -> str:
-    """The SHA-256 of what is left of an open file; ``copy`` gets the same bytes."""
+    """Return the SHA-256 of what is left of an open file; ``copy`` gets the same bytes."""
     digest = hashlib.sha256()
     while block := file.read(1 << 20):
         digest.update(block)
@@ -95,7 +95,7 @@ def _cannot_write(path: Path, error: OSError) -> ConfigError:
 
 
 def umask() -> int:
-    """The permissions that new files of this process do not get."""
+    """Return the umask: the permissions that new files of this process do not get."""
     with _UMASK:  # it can only be read by setting it
         found = os.umask(0o077)
         os.umask(found)
@@ -104,11 +104,11 @@ def umask() -> int:
 
 @contextlib.contextmanager
 def atomic_file(path: Path, *, mode: int | None = None) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; on success it is synced and renamed to it.
+    """Yield a temporary path next to ``path``; on success, sync it and rename it to ``path``.
 
     Args:
         path: the file.
-        mode: its permissions, those of the umask if None; until it has its name, only its owner may read it.
+        mode: permissions; None: by the umask. Before the rename only the owner can read the file.
 
     Raises:
         ConfigError: the place cannot be written or is full; nothing is left behind.
@@ -173,7 +173,7 @@ def refuse_existing(path: Path, *, replace: bool) -> None:
 
 @contextlib.contextmanager
 def only_writer(path: Path) -> Iterator[None]:
-    """Wait until no other process is in this block for the same ``path``, and remove what killed ones left beside it.
+    """Hold the lock of ``path`` in the block; remove temporary folders that killed processes left.
 
     Args:
         path: a folder that the block writes with :func:`atomic_folder`, and nothing else writes.
@@ -195,7 +195,7 @@ def only_writer(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
-    """Yield a temporary folder beside ``path``; on success its files are synced and it takes the name.
+    """Yield a temporary folder next to ``path``; on success, sync its files and rename it.
 
     Args:
         path: the final folder.

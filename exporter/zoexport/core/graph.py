@@ -158,14 +158,14 @@ class RowReader(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """Results of measurements on the model before compilation; None if the settings need no such measurement.
+    """Results of measurements on the model before compilation; None if the settings need none.
 
     The keys of the mappings are paths of linear layers.
 
     Attributes:
         activations: quantization format of each layer's input.
         directions: initial value of the adapter's first matrix, shape (in, rank).
-        gains: factor by which a rotation of the input reduces rounding errors (``calibration.rotation_gains``).
+        gains: reduction of rounding errors by rotating the input (``calibration.rotation_gains``).
         calibration: int64 tokens, shape (n, max_length), for targets that calibrate activations.
     """
 

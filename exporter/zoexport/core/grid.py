@@ -71,7 +71,7 @@ def pair_probabilities(eps: float, most: int) -> dict[tuple[int, int], float]:
 
 
 def _moments(begin: float, end: float) -> tuple[float, float, float]:
-    """The integrals of 1, u and u^2 times the normal density from ``begin`` to ``end``."""
+    """Return the integrals of 1, u and u^2 times the normal density from ``begin`` to ``end``."""
     zero = 0.5 * (math.erfc(begin / math.sqrt(2)) - math.erfc(end / math.sqrt(2)))
     if begin < 0 and end <= 0:  # differences of small tails, not of numbers near 2
         zero = 0.5 * (math.erfc(-end / math.sqrt(2)) - math.erfc(-begin / math.sqrt(2)))
@@ -84,7 +84,7 @@ def _density(u: float) -> float:
 
 
 def _square(eps: float, low: int, zero: float, one: float, two: float) -> float:
-    """The integral of f^2, f = e u - low."""
+    """Return the integral of f^2, f = e u - low."""
     return eps * eps * two - 2 * low * eps * one + low * low * zero
 
 
@@ -100,7 +100,7 @@ def _counts(eps: float, most: int) -> tuple[list[tuple[int, int]], list[int]]:
 
 
 def _alias(pairs: list[tuple[int, int]], counts: list[int], log: int) -> Table:
-    """Every entry holds 2^32 / 2^log counts, of at most two pairs."""
+    """Build the alias table; every entry holds 2^32 / 2^log counts, of at most two pairs."""
     size = 1 << log
     left = [count * size for count in counts] + [0] * (size - len(counts))
     own = [*pairs, *[pairs[0]] * (size - len(pairs))]

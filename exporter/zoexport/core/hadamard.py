@@ -16,12 +16,12 @@ _FACTOR = BLOCK**-0.5
 
 
 def can_rotate(width: int) -> bool:
-    """Whether rows of ``width`` are made of whole blocks."""
+    """Return whether ``width`` is a multiple of the block size."""
     return width % BLOCK == 0
 
 
 def rotate_rows(x: torch.Tensor) -> torch.Tensor:
-    """Each run of BLOCK values of a row times R: float32 (..., K), the shape of ``x``.
+    """Multiply each run of BLOCK values of a row by R: float32 (..., K), the shape of ``x``.
 
     Sums and differences of values 1, 2, 4, 8 and 16 apart, then a factor: ``runtime_ops/kernels/activations.h`` has the
     same bits.
@@ -36,9 +36,9 @@ def rotate_rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def rotation_gain(x: torch.Tensor) -> float:
-    """How many times smaller the error of rounding rows ``x`` (..., K) to int8 is once they are rotated.
+    """Return the int8 rounding error of rows ``x`` (..., K) before over after rotation.
 
-    BLOCK neighbours have one scale; an error is relative to its row, and the root mean square over the rows.
+    BLOCK neighbours share a scale. Errors are relative to their row; the root mean square counts.
     """
     before, after = (_rounding_error(rows) for rows in (x, rotate_rows(x)))
     return before / max(after, torch.finfo(torch.float32).tiny)

@@ -28,7 +28,7 @@ STEPS = 16
 
 
 def packing_id(group_size: int) -> str:
-    """The id of the packing with groups of ``group_size``, as a manifest states it."""
+    """Return the id of the packing with groups of ``group_size``, as a manifest states it."""
     return f"int4-symmetric-g{group_size}/1"
 
 
@@ -88,7 +88,7 @@ def quantize_int4(
     rows, width = weight.shape
     check_group_size(group_size, width, where=where)
     groups = weight.detach().reshape(-1, group_size)
-    # Beside the temporaries, which would leave holes between them.
+    # Allocated apart from the temporaries, which would fragment the heap.
     codes = untouched_zeros((groups.shape[0], group_size // 2), torch.uint8)
     scales = untouched_zeros((groups.shape[0],), torch.bfloat16)
     chunk = max(1, CHUNK // group_size)
@@ -151,12 +151,12 @@ def _in_steps(weight: torch.Tensor, scales: torch.Tensor) -> tuple[torch.Tensor,
 def dequantize_int4(
     codes: torch.Tensor, scales: torch.Tensor, group_size: int | None = None
 ) -> torch.Tensor:
-    """The weight that codes and scales stand for: w = q * s, exact in float32.
+    """Dequantize a weight: w = q * s, exact in float32.
 
     Args:
         codes: uint8 (N, K/2).
         scales: bfloat16 (N, K/group_size).
-        group_size: K over the number of scales in a row where None.
+        group_size: None: K divided by the number of scales per row.
 
     Returns:
         float32 (N, K).
@@ -183,7 +183,7 @@ def pack_int4(values: torch.Tensor) -> torch.Tensor:
 
 
 def unpack_int4(codes: torch.Tensor) -> torch.Tensor:
-    """The int8 values of packed codes: (..., K/2) -> (..., K)."""
+    """Return the int8 values of packed codes: (..., K/2) -> (..., K)."""
     both = codes.to(torch.int16)
     nibbles = (both | (both << 4)) & 0x0F0F  # the even element in the first byte
     return nibbles.view(torch.int8) - 8
@@ -249,7 +249,7 @@ def quantize_groups(groups: torch.Tensor, codes: torch.Tensor, scales: torch.Ten
 
 @functools.cache
 def _native() -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None] | None:
-    """The library's kernel, as :func:`quantize_groups`; None where there is no library of this version."""
+    """Return the library's version of :func:`quantize_groups`; None if the library lacks it."""
     path = find_library()
     function = path and getattr(ctypes.CDLL(str(path)), "zo_quantize_int4", None)
     if not function:
@@ -290,7 +290,7 @@ def _best_scales(groups: torch.Tensor) -> torch.Tensor:
 
 
 def _sum(squares: torch.Tensor) -> torch.Tensor:
-    """Of each row (n, group_size), in one order on every machine: places i, i + 8, ... first, then halves."""
+    """Sum each row (n, group_size) in a fixed order: elements i, i + 8, ... first, then halves."""
     parts = squares.unflatten(1, (-1, 8))
     total = parts[:, 0].clone()
     for number in range(1, parts.shape[1]):

@@ -16,5 +16,5 @@ class InterpretedGraph(torch.nn.Module):
         self.graph = graph
 
     def forward(self, *arguments: Any) -> Any:
-        """What the graph returns; ``arguments`` in the order of its placeholders."""
+        """Run the graph; ``arguments`` are in the order of its placeholders."""
         return Interpreter(self, graph=self.graph).run(*arguments)

@@ -33,15 +33,15 @@ class LoraScaling:
     alpha_pattern: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def rank_of(self, module: str) -> int:
-        """The inner size of a module's adapter."""
+        """Return the rank of a module's adapter."""
         return first_match(self.rank_pattern, module, self.rank)
 
     def alpha_of(self, module: str) -> float:
-        """The alpha of a module's adapter."""
+        """Return the alpha of a module's adapter."""
         return first_match(self.alpha_pattern, module, self.alpha)
 
     def scale_of(self, module: str) -> float:
-        """What the output of a module's adapter is multiplied by."""
+        """Return the scale factor of a module's adapter output."""
         rank = self.rank_of(module)
         return self.alpha_of(module) / (math.sqrt(rank) if self.rslora else rank)
 
@@ -85,17 +85,17 @@ class LoraScaling:
 
 
 def first_match(patterns: Mapping[str, _N], module: str, default: _N) -> _N:
-    """The value of the first pattern that names the module; ``default`` where none does."""
+    """Return the value of the first pattern that matches the module, or ``default``."""
     return next((v for pattern, v in patterns.items() if _matches(pattern, module)), default)
 
 
 def patterns_of(values: Mapping[str, _N], default: _N) -> dict[str, _N]:
-    """Patterns that give each of these modules its value, and of which no two name the same one.
+    """Return patterns that give each module its value; no two patterns match the same module.
 
-    So their order does not matter, which is lost in files whose keys are sorted, as PEFT's are.
+    Their order, which is lost in files with sorted keys such as PEFT's, therefore has no effect.
 
     Args:
-        values: by module, of all that are adapted. default: what needs no pattern.
+        values: values of all adapted modules. default: value that needs no pattern.
     """
     found: dict[str, _N] = {}
     for module, value in values.items():

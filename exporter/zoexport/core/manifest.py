@@ -1,4 +1,4 @@
-"""The manifest: what a bundle says of itself (docs/bundle.md, graphs/schema/manifest.schema.json).
+"""The manifest of a bundle (docs/bundle.md, graphs/schema/manifest.schema.json).
 
 The compiler writes it here; :class:`zoexport.session.Bundle` reads it.
 """
@@ -72,7 +72,7 @@ def copy_file(bundle: Path, manifest: Mapping[str, Any], name: str, copy: IO[byt
 
 @contextlib.contextmanager
 def checked_file(bundle: Path, manifest: Mapping[str, Any], name: str) -> Iterator[Path]:
-    """A path under which the file that was hashed is read, whatever has its name by then.
+    """Yield a path to the very file that was hashed, even if its name is reused meanwhile.
 
     Raises:
         BundleError: it is missing or altered.
@@ -86,7 +86,7 @@ def checked_file(bundle: Path, manifest: Mapping[str, Any], name: str) -> Iterat
 
 @contextlib.contextmanager
 def _opened(bundle: Path, name: str, expected: Mapping[str, Any]) -> Iterator[IO[bytes]]:
-    """A file of the size that the manifest says, of which everything else is asked by this one descriptor."""
+    """Open a file once, for all further reads, and check its size against the manifest."""
     path = bundle / name
     try:
         file = open_within(bundle, name)
@@ -133,5 +133,5 @@ def check_schema(manifest: Mapping[str, Any], path: Path) -> None:
 
 
 def schema_path() -> Path:
-    """The schema of manifests."""
+    """Return the path of the schema of manifests."""
     return shared("schema") / _SCHEMA

@@ -25,19 +25,19 @@ FORMAT = "zoexport-mask/1"
 
 @dataclasses.dataclass(frozen=True)
 class MaskFacts:
-    """Where a mask comes from.
+    """Provenance of a mask.
 
     Attributes:
-        kind: how the weights were chosen: sensitive, random, largest, smallest or grasp.
-        model: name of the model. model_sha256: as the bundle's manifest has it.
-        corpus: name of the text whose gradients chose; empty where none did.
-        corpus_sha256: of the file. sequences: of the text. max_length: tokens of the longest.
-        density: chosen share of the linear weights.
-        scope: ``model``, the best of all weights, or ``layer``, the best of each.
-        seed: of a random choice.
-        shapes: of every linear weight (rows, columns), by its parameter's name.
-        loss: what was predicted of the text: ``all tokens``, or the examples' ``label tokens`` alone; empty where no
-            text chose.
+        kind: selection method: sensitive, random, largest, smallest or grasp.
+        model: name of the model. model_sha256: hash in the bundle's manifest.
+        corpus: name of the text whose gradients selected the weights; empty if none did.
+        corpus_sha256: hash of the text. sequences: their number. max_length: tokens of the longest.
+        density: selected share of the linear weights.
+        scope: ``model``, the best of all weights, or ``layer``, the best of each layer.
+        seed: seed of a random selection.
+        shapes: shape (rows, columns) of every linear weight, by its parameter's name.
+        loss: tokens that count in the loss: ``all tokens``, or only the examples' ``label tokens``;
+            empty if no text selected the weights.
     """
 
     kind: str
@@ -62,12 +62,12 @@ class Mask:
     places: Mapping[str, torch.Tensor]
 
     def count(self) -> int:
-        """How many weights are chosen."""
+        """Number of selected weights."""
         return sum(places.numel() for places in self.places.values())
 
 
 def ranges(places: Mapping[str, Sized]) -> dict[str, tuple[int, int]]:
-    """By parameter, where its elements begin and end among those of all, one parameter after another."""
+    """Return the range of each parameter's elements in the concatenation of all parameters."""
     found = {}
     end = 0
     for name, own in places.items():
@@ -127,7 +127,7 @@ def read_mask(path: Path) -> Mask:
 
 
 def _facts(content: Any) -> MaskFacts:
-    """The facts of a file's metadata; TypeError or ValueError where they are none."""
+    """Parse the facts of a file's metadata; raise TypeError or ValueError if they are invalid."""
     facts = MaskFacts(**content)
     kinds: dict[str, Any] = {
         "str": str,

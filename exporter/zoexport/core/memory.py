@@ -15,7 +15,7 @@ _INTERVAL = 0.01
 
 
 def status(key: str, process: int | str = "self") -> float | None:
-    """A size in /proc/<process>/status in MB, None where the system does not say."""
+    """Return a size in /proc/<process>/status in MB; None if it is unavailable."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines():
             if line.startswith(f"{key}:"):
@@ -25,12 +25,12 @@ def status(key: str, process: int | str = "self") -> float | None:
 
 @contextlib.contextmanager
 def anonymous_peak(process: int) -> Iterator[Callable[[], float | None]]:
-    """While inside, look at a process's RssAnon every 10 ms.
+    """Sample a process's RssAnon every 10 ms within the block.
 
-    What a step takes and gives back within itself is missed by a look after the step.
+    A single look after a step misses memory that the step itself allocates and frees.
 
     Yields:
-        The most that was seen so far, in MB; None where the system does not say.
+        A function that returns the peak so far, in MB; None if it is unavailable.
     """
     done = threading.Event()
     most: list[float] = []
@@ -53,7 +53,7 @@ def anonymous_peak(process: int) -> Iterator[Callable[[], float | None]]:
 
 
 def give_back() -> None:
-    """Have the C library give freed memory back to the system, where it can; glibc keeps holes in its heap."""
+    """Return freed memory to the system with malloc_trim, if available; glibc keeps heap holes."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if trim is not None:
         trim(0)
@@ -61,11 +61,11 @@ def give_back() -> None:
 
 @contextlib.contextmanager
 def heap_left_out() -> Iterator[None]:
-    """Have the garbage collector look at what is made within alone.
+    """Restrict the garbage collector to objects created within the block.
 
-    A process that has PyTorch and transformers has a million objects, and to look at all of them takes as long as
-    compiling a small model. What is garbage at the end is freed. Where the caller has frozen objects of its own
-    nothing is left out.
+    A process with PyTorch and transformers has a million objects; scanning them takes as long as
+    compiling a small model. Garbage is collected at the end. If the caller has frozen objects
+    itself, this has no effect.
     """
     if gc.get_freeze_count():
         yield

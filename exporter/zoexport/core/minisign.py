@@ -58,19 +58,19 @@ class SecretKey:
     seed: bytes = dataclasses.field(repr=False)
 
     def sign(self, message: bytes) -> bytes:
-        """The 64 bytes of a signature."""
+        """Return the 64 bytes of a signature."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         return Ed25519PrivateKey.from_private_bytes(self.seed).sign(message)
 
 
 def generate() -> SecretKey:
-    """A new key."""
+    """Return a new key."""
     return _secret(os.urandom(8), os.urandom(32))
 
 
 def parse_public(text: bytes, where: str) -> list[PublicKey]:
-    """The public keys of a ``.pub`` file's content, or of several one after the other.
+    """Return the public keys of a ``.pub`` file's content, or of several one after the other.
 
     Raises:
         ConfigError: something else, or none.
@@ -95,7 +95,7 @@ def parse_public(text: bytes, where: str) -> list[PublicKey]:
 
 
 def sign(key: SecretKey, content: bytes, name: str) -> str:
-    """The signature file of a file's content.
+    """Return the signature file of a file's content.
 
     Args:
         key: whose signature it becomes.
@@ -113,13 +113,13 @@ def sign(key: SecretKey, content: bytes, name: str) -> str:
 
 
 def write_key(key: SecretKey, path: Path, password: str | None, *, force: bool = False) -> Path:
-    """Write a key's file, and its public key beside it; give the latter's path.
+    """Write a secret key and its public key into the same folder; return the public key's path.
 
     Args:
-        key: to be written.
-        path: of the secret key; readable by its owner alone.
-        password: what encrypts it, or None.
-        force: whether files that are there give way.
+        key: key to write.
+        path: file of the secret key; readable only by its owner.
+        password: password that encrypts the key, or None.
+        force: whether to overwrite existing files.
 
     Raises:
         ConfigError: one of them is there, or the place cannot be written.
@@ -144,11 +144,11 @@ def write_key(key: SecretKey, path: Path, password: str | None, *, force: bool =
 
 
 def read_key(path: Path, password: Callable[[], str]) -> SecretKey:
-    """The key of a file.
+    """Read a secret key.
 
     Args:
-        path: the secret key's file.
-        password: called where it is encrypted.
+        path: file of the secret key.
+        password: returns the password; called only if the key is encrypted.
 
     Raises:
         ConfigError: no such file, no key, or another password.
@@ -230,7 +230,7 @@ def _xor(content: bytes, password: str, salt: bytes, operations: int, memory: in
 
 
 def _decoded(line: bytes, size: int) -> bytes | None:
-    """A line of base64 of so many bytes; None for anything else."""
+    """Decode a line of base64 of ``size`` bytes; None for anything else."""
     try:
         content = base64.b64decode(line, validate=True)
     except binascii.Error:
@@ -246,5 +246,5 @@ def _lines(content: bytes) -> Sequence[bytes]:
 
 
 def _label(number: bytes) -> str:
-    """A key's number as minisign prints it."""
+    """Return a key's number as minisign prints it."""
     return f"{int.from_bytes(number, 'little'):X}"

@@ -1,4 +1,4 @@
-"""Where the native parts are: the library of operators and session, and the standalone runner."""
+"""Paths of the native parts: library of operators and session, and standalone runner."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from zoexport.core.errors import ZoExportError
 
 #: Names a folder that is used instead of the installed one.
 ENVIRONMENT = "ZOEXPORT_NATIVE_DIR"
-#: How the native part comes back, in a checkout and where the package is installed.
+#: Advice for restoring the native part, in a checkout and in an installed package.
 FIX = "Run 'make setup' in a checkout; elsewhere install zoexport's wheel for this machine again."
 _LIBRARY = "libzoexport.dylib" if sys.platform == "darwin" else "libzoexport.so"
 
 
 def native_folder() -> Path:
-    """The folder of the native files, whether or not it exists."""
+    """Return the folder of the native files, whether or not it exists."""
     override = os.environ.get(ENVIRONMENT)
     return Path(override) if override else Path(__file__).parents[1] / "_native"
 
 
 def library_path() -> Path:
-    """The shared library with the operators and the session.
+    """Return the path of the shared library with the operators and the session.
 
     Raises:
         ZoExportError: it was not built.
@@ -31,13 +31,13 @@ def library_path() -> Path:
 
 
 def find_library() -> Path | None:
-    """The same; None where it was not built."""
+    """Return :func:`library_path`, or None if the library was not built."""
     path = native_folder() / _LIBRARY
     return path if path.is_file() else None
 
 
 def runner_path() -> Path:
-    """The standalone runner.
+    """Return the path of the standalone runner.
 
     Raises:
         ZoExportError: it was not built.

@@ -18,7 +18,7 @@ MOST_NESTED = 64
 LONGEST = 100 << 20
 """Bytes of a document: the limit of safetensors' headers."""
 _MARK = "\ufeff"
-# What must be looked at: the parser's own numbers and texts are the quick ones.
+# Suspicious literals; documents without them take the fast path of the parser itself.
 _LONG_INT = re.compile(r"[0-9]{19}")
 _LARGE_FLOAT = re.compile(r"[eE]\+?0*[0-9]{3}|[0-9]{200}")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -29,7 +29,7 @@ class BadJsonError(ValueError):
 
 
 def parse(content: bytes | str, *, constants: bool = False) -> Any:
-    """The value of a JSON document.
+    """Parse a JSON document.
 
     Args:
         content: of the whole file or line.

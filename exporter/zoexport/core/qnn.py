@@ -1,10 +1,10 @@
-"""Where Qualcomm's QNN libraries are, and how a process gets them.
+"""Find and load Qualcomm's QNN libraries.
 
-They come from an official SDK, which the environment variable QNN_SDK_ROOT names, or from the wheel ``onnxruntime-qnn``
-on PyPI, the extra ``android-npu``. ExecuTorch's backend asks the system for ``libQnnHtp.so`` by its bare name: once a
-library of that name is in the process, that is the one it gets, whatever LD_LIBRARY_PATH says. Of an SDK that is the
-library itself; of the wheel, which is newer than the headers that ExecuTorch was compiled against, it is zoexport's
-proxy (``runtime_ops/qnn/htp_proxy.cpp``).
+They come from an official SDK (environment variable QNN_SDK_ROOT) or from the wheel
+``onnxruntime-qnn`` on PyPI, the extra ``android-npu``. ExecuTorch's backend loads ``libQnnHtp.so``
+by its bare name: it gets a library of that name that is already in the process, regardless of
+LD_LIBRARY_PATH. For an SDK this is the SDK's library; for the wheel, newer than the headers that
+ExecuTorch was compiled with, it is zoexport's proxy (``runtime_ops/qnn/htp_proxy.cpp``).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class QnnLibrary:
 
 
 def find() -> QnnLibrary | Problem:
-    """The libraries, or why there are none. Loads nothing."""
+    """Find the libraries without loading them; return the problem if there are none."""
     where = "Qualcomm's QNN libraries"
     ways = f"Set {SDK_ROOT} to an official QNN SDK, or pip install 'zoexport[{EXTRA}]'. {LICENCE}."
     if sys.platform != "linux" or os.uname().machine != "x86_64":
@@ -109,10 +109,10 @@ def _found() -> QnnLibrary:
 
 @functools.cache
 def load() -> QnnLibrary:
-    """Bring the libraries and ExecuTorch's QNN backend into this process, once.
+    """Load the libraries and ExecuTorch's QNN backend into this process, once.
 
-    The system's C++ library comes first, for all of the process: QNN brings another one, which ExecuTorch makes visible
-    to whatever is loaded later. Were that the first, the next extension module would crash in its first exception.
+    The system's C++ library is loaded first and globally: QNN brings another copy, which ExecuTorch
+    makes visible to later libraries. With it, their first exception would crash.
 
     Raises:
         ZoExportError: QNN is not there or cannot be loaded.

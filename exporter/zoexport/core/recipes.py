@@ -19,10 +19,10 @@ _ENDINGS = (".yaml", ".yml")
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """What a recipe says.
+    """Content of a recipe.
 
     Attributes:
-        method: the method that it is for; None: it does not say.
+        method: method of the recipe; None if the recipe sets none.
         settings: values by the keys of ``--set``.
     """
 
@@ -30,7 +30,7 @@ class Recipe:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def chosen(self, method: str | None) -> str | None:
-        """The method that is meant, where ``method`` was asked for, or None was.
+        """Return the method to use, given the requested ``method`` or None.
 
         Raises:
             ConfigError: the recipe is for another one.
@@ -46,12 +46,12 @@ class Recipe:
 
 
 def known() -> dict[str, Path]:
-    """The recipes that have names, by name."""
+    """Return the recipes that have names, by name."""
     return {path.stem: path for path in sorted(shared("recipes").glob("*.yaml"))}
 
 
 def read_recipe(recipe: StrPath | None) -> Recipe:
-    """A recipe.
+    """Read a recipe.
 
     Args:
         recipe: a file, or a name of :func:`known`; a file of that name goes first. None: one that says nothing.
@@ -102,7 +102,7 @@ def comment(path: Path) -> list[str]:
 
 
 def _file(path: Path) -> Path:
-    """The file that a path or a name stands for.
+    """Return the file that a path or a name stands for.
 
     Raises:
         ConfigError: it is neither a path nor a known name.

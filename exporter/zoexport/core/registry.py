@@ -41,7 +41,7 @@ class Registry(Generic[T]):
         return sorted(self._entries)
 
     def get(self, name: str) -> T:
-        """The entry called ``name``.
+        """Return the entry called ``name``.
 
         Raises:
             ConfigError: no such entry; the message lists the known names.

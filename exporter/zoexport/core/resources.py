@@ -1,4 +1,4 @@
-"""Where the files are that every language reads: ``graphs/`` of a checkout, or the installed package's own folders."""
+"""Files shared by all languages: in ``graphs/`` of a checkout, or in the installed package."""
 
 from __future__ import annotations
 

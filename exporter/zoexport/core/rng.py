@@ -14,7 +14,7 @@ SPEC_ID = "zoexport-philox4x32-10/1"
 
 #: Stochastic rounding of tensor t draws from tensor id ``t | ROUNDING``, so that it is independent of t's noise.
 ROUNDING = 0x80000000
-#: Which inputs of an adapter are left out is drawn from tensor id ``b | DROPOUT``, where b is its second matrix's.
+#: Dropout masks draw from tensor id ``b | DROPOUT``; b is the id of the adapter's second matrix.
 DROPOUT = 0x60000000
 #: The tensor id of the shuffle; slots use ids below ``SHUFFLE - ROUNDING``.
 SHUFFLE = 0xFFFFFFFF
@@ -104,7 +104,7 @@ def philox_rounds(counter: Words, key: tuple[int, int]) -> Words:
 def philox(
     seed: int, tensor_id: int, query: int, step: int, first_block: int, blocks: int
 ) -> Words:
-    """The words of consecutive element blocks.
+    """Return the words of consecutive element blocks.
 
     Args:
         seed: u64, the key: its low half, then its high half.
@@ -157,7 +157,7 @@ def words(
 def signs(
     seed: int, tensor_id: int, query: int, step: int, count: int, start: int = 0
 ) -> NDArray[np.float32]:
-    """Rademacher signs: -1 where the top bit of an element's word is set, else +1.
+    """Return Rademacher signs: -1 if the top bit of an element's word is set, else +1.
 
     Returns:
         float32 (count,).
@@ -172,7 +172,7 @@ def signs(
 def kept(
     seed: int, tensor_id: int, query: int, step: int, count: int, share: float, start: int = 0
 ) -> Floats:
-    """What dropout multiplies by (docs/rng.md, "Dropout"): 0 for a ``share`` of the elements, else 1 / (1 - share).
+    """Return dropout factors (docs/rng.md, "Dropout"): 0 for a ``share``, else 1 / (1 - share).
 
     Returns:
         float32 (count,).

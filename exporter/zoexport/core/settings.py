@@ -17,7 +17,7 @@ READING = ("loss", "pack", "append_eos", "mask_history")
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings(abc.ABC):
-    """What ``--set`` and recipes take whatever the method."""
+    """Settings of all methods, for ``--set`` and recipes."""
 
     max_length: int = setting(64, at_least=2, help="tokens a row; longer examples are shortened")
     batch_size: int = setting(
@@ -129,33 +129,33 @@ class TrainingSettings(abc.ABC):
     @property
     @abc.abstractmethod
     def trained(self) -> str:
-        """What the method trains, the name of a kind of ``zoexport.trained``."""
+        """Kind of parameters that the method trains, by its name in ``zoexport.trained``."""
 
     @property
     def staged(self) -> bool:
-        """Whether programs are those of layers, over mapped weights, and not of the whole model."""
+        """True if programs compute single layers over mapped weights, not the whole model."""
         return True
 
     @property
     def rounds_inputs(self) -> bool:
-        """Whether linear layers read inputs on grids that are calibrated on the model's own activations."""
+        """True if linear layers quantize inputs, calibrated on the model's own activations."""
         return False
 
     @property
     def measures_directions(self) -> bool:
-        """Whether adapters begin along directions that are measured on the model's own activations."""
+        """True if adapters are initialized from the model's own activations."""
         return False
 
     @property
     def rounding(self) -> str:
-        """What the two sides of parity may differ by: a row of ``core.tolerances``."""
+        """Row of ``core.tolerances`` that bounds the differences between device and reference."""
         if self.activations not in (None, "fp32"):
             return str(self.activations)
         return self.compute or "fp32"
 
     @property
     def needs(self) -> dict[Feature, str]:
-        """What programs with these settings ask of a target whatever is trained, and the setting that asks."""
+        """Target features that these settings need for any trained kind, and their causes."""
         chosen = "granularity" in {field.name for field in dataclasses.fields(self)}
         feature = Feature.STAGES if self.staged else Feature.WHOLE
         found = {feature: "setting granularity" if chosen else "the method"}
@@ -165,16 +165,16 @@ class TrainingSettings(abc.ABC):
 
     @property
     def perturbs_weights(self) -> bool:
-        """Whether programs perturb the weights of all linear layers of the model's layers, and not of its head."""
+        """True if programs perturb the weights of all linear layers except the output head."""
         return False
 
     @property
     def modules(self) -> tuple[str, str]:
-        """Which linear layers are trained, as ``models.adapter_targets`` takes it."""
+        """Trained linear layers, as arguments of ``models.adapter_targets``."""
         return "all-linear", "all"
 
     def problems(self) -> list[Problem]:
-        """Why no target can run these settings."""
+        """Return the reasons why no target can run these settings."""
         found = []
         if self.pack and self.loss != "full":
             reason = f"loss={self.loss} compares answers, which have rows of their own"
@@ -191,7 +191,7 @@ class TrainingSettings(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class LoraSettings(TrainingSettings):
-    """What methods over LoRA adapters take."""
+    """Settings of methods with LoRA adapters."""
 
     @property
     def trained(self) -> str:
@@ -243,17 +243,17 @@ class LoraSettings(TrainingSettings):
 
     @property
     def needs(self) -> dict[Feature, str]:
-        """Dropout beside what all methods ask for."""
+        """Features that all methods need, and dropout if it is on."""
         drops = {Feature.DROPOUT: "setting lora.dropout"} if self.lora_dropout else {}
         return {**super().needs, **drops}
 
     @property
     def measures_directions(self) -> bool:
-        """As the setting says."""
+        """True if ``lora.init_weights`` is ``activations``."""
         return self.lora_init_weights == "activations"
 
     def problems(self) -> list[Problem]:
-        """Dropout where nothing is differentiated, and what is said of adapters where there are none."""
+        """Return conflicts: dropout without gradients, adapter settings without adapters."""
         found = super().problems()
         if self.measures_directions and self.trained not in ("lora", "adapter codes"):
             where = f"setting lora.init_weights={self.lora_init_weights}"

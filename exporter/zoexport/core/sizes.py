@@ -6,11 +6,11 @@ from typing import Any
 
 
 def sizes(config: Any) -> Any:
-    """optimum's view of a language model's configuration; of one that also describes images, of its text model.
+    """Return optimum's view of a configuration, or of its text model if it also describes images.
 
     Returns:
-        ``num_layers``, ``hidden_size``, ``num_attention_heads`` and ``vocab_size``, and whatever else the configuration
-        has, under its own name. What it has not is an AttributeError, so that getattr's default works.
+        ``num_layers``, ``hidden_size``, ``num_attention_heads``, ``vocab_size`` and all other
+        fields by their own names. Missing fields raise AttributeError, so getattr's default works.
     """
     from optimum.utils.normalized_config import NormalizedConfigManager, NormalizedTextConfig
 
@@ -26,10 +26,10 @@ def sizes(config: Any) -> Any:
 
 
 def attention_heads(config: Any) -> dict[str, int] | None:
-    """How many heads the attention of a language model has: of ``queries``, and of ``keys``.
+    """Return the number of attention heads of a language model, for ``queries`` and ``keys``.
 
     Returns:
-        None where the configuration does not say, or not the same of every layer.
+        None if the configuration does not specify them, or if layers differ.
     """
     found = sizes(config)
     queries: Any = getattr(found, "num_attention_heads", None)

@@ -1,9 +1,9 @@
-"""How a step estimates slopes of the loss: the member ``step`` of the manifest (docs/bundle.md).
+"""Plan of a step's gradient estimate: the member ``step`` of the manifest (docs/bundle.md).
 
-The stages are cut into groups, and each group has a level. A level moves the slots of its group along fresh directions;
-a probe of it is one side of a direction, or no move at all. Levels are nested: for every probe of one, the next level
-goes through all of its own. The session carries this out without knowing the method
-(runtime_ops/session/manifest/step_plan.h).
+The stages are divided into groups, one level each. A level perturbs the parameters of its group
+along new directions; a probe is one side of a direction, or no perturbation. Levels are nested: for
+every probe of a level, the next level runs all of its own. The session executes the plan without
+depending on the method (runtime_ops/session/manifest/step_plan.h).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class UpdateRule:
     beta2: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The rule as the manifest states it."""
+        """Return the rule's entry in the manifest."""
         return {key: value for key, value in dataclasses.asdict(self).items() if value is not None}
 
 
@@ -69,9 +69,9 @@ class ProbeLevel:
 
 @dataclasses.dataclass(frozen=True)
 class StepPlan:
-    """The levels, the outermost first, how many copies are computed at once, and what gradients are made of.
+    """Levels (outermost first), parallel perturbations, and composition of the gradients.
 
-    ``update`` is None where values move by the gradient of one step.
+    ``update`` is None if an update uses the gradient of one step only.
     """
 
     levels: tuple[ProbeLevel, ...]
@@ -81,16 +81,16 @@ class StepPlan:
     update: UpdateRule | None = None
 
     def runs(self, stage: int) -> int:
-        """How often a stage runs in one call of a step (FedSPZO, equation 9)."""
+        """Return the number of runs of a stage in one call of a step (FedSPZO, equation 9)."""
         return math.prod(level.probes for level in self.levels if level.begin <= stage)
 
     @property
     def losses(self) -> int:
-        """How many losses a step evaluates."""
+        """Number of losses that a step evaluates."""
         return math.prod(level.probes for level in self.levels)
 
     def as_dict(self) -> dict[str, Any]:
-        """The plan as the manifest states it."""
+        """Return the plan's entry in the manifest."""
         return {
             "levels": [dataclasses.asdict(level) for level in self.levels],
             "copies": self.copies,

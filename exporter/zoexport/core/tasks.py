@@ -1,4 +1,4 @@
-"""What a model is for, in optimum's words: the task under which its ``TasksManager`` lists the model's class."""
+"""Task of a model, as optimum's ``TasksManager`` lists the model's class."""
 
 from __future__ import annotations
 

@@ -163,13 +163,13 @@ class TensorFileWriter:
             os.fsync(self._file.fileno())
 
     def _unwritten(self, entry: TensorEntry) -> int:
-        """How many rows are to come; those of a tensor without elements never do."""
+        """Return the number of rows still to be written; 0 for a tensor without elements."""
         written = sum(last - first for first, last in self._written[entry.name])
         return (_rows(entry) if _bytes(entry) else 0) - written
 
 
 def _header(entries: list[TensorEntry]) -> tuple[bytes, int]:
-    """The file's beginning for tensors in this order, and the bytes of their data."""
+    """Return the file's beginning for tensors in this order, and the bytes of their data."""
     content: dict[str, object] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for entry in entries:
@@ -242,7 +242,7 @@ def _check(file: IO[bytes], size: int) -> None:
 
 
 def _place(name: str, entry: dict[str, Any]) -> tuple[int, int]:
-    """Where a tensor's bytes begin and end."""
+    """Return the byte range of a tensor."""
     bytes_of = dict(_TYPES.values())
     shape: Any = entry.get("shape")
     offsets: Any = entry.get("data_offsets")

@@ -1,4 +1,4 @@
-"""Parity bounds: one table, a reason beside each row.
+"""Parity bounds: one table with a reason for each row.
 
 A bundle's row is chosen by its activations and arithmetic. Errors are relative: of losses,
 |device - reference| / |reference|; of the state and of first-order gradients, the norm of the difference over the norm
@@ -77,14 +77,14 @@ _ARITHMETIC: dict[str, Arithmetic] = {
 
 
 def rounds(config: TrainingSettings) -> bool:
-    """Whether the two sides differ by roundings of what programs compute (see the table)."""
+    """Return whether device and reference differ by rounding in the programs (see the table)."""
     return config.rounding not in ("fp32", "integers")
 
 
 def arithmetic(config: TrainingSettings) -> Arithmetic | None:
-    """What rounds the losses of a bundle with these settings; None where the target chose the ranges of its grids.
+    """Return the arithmetic that rounds a bundle's losses; None if the target chose the ranges.
 
-    Those are calibrated in the target's own quantizer, which the reference does not know: with 16-bit activations
+    Such ranges come from the target's quantizer, unknown to the reference: with 16-bit activations
     differences of 0.03 were off by up to 0.0046, and rounding each result to 16 bits of its own range explains 1e-4.
     """
     if config.activations not in (None, "fp32") and config.compute == "fp16":
@@ -93,7 +93,7 @@ def arithmetic(config: TrainingSettings) -> Arithmetic | None:
 
 
 def bounds(config: TrainingSettings) -> dict[str, float]:
-    """The bounds for a bundle with these settings; of differences only where their resolution can be measured."""
+    """Return the bounds for a bundle; differences have one only if resolution is measurable."""
     found = dict(_BOUNDS[config.rounding][0])
     if arithmetic(config) is None:
         found.pop(DIFFERENCE, None)

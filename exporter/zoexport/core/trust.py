@@ -1,4 +1,4 @@
-"""Whose bundles may be opened: anyone's, or those that one of the trusted keys signed."""
+"""Trust in bundles: all bundles, or only those signed with a trusted key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST = 8192
 
 @dataclasses.dataclass(frozen=True)
 class Trust:
-    """The keys of which one must have signed a bundle, as lines of base64; none: any bundle opens."""
+    """Trusted public keys in base64, one of them needed for a bundle; empty: any bundle opens."""
 
     keys: tuple[str, ...] = ()
 

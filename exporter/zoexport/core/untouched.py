@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Zeros that take no memory until they are written; they share no page with anything else.
+    """Return zeros that use no memory until written; they share no page with other objects.
 
     Args:
-        shape: sizes. dtype: float32 where None.
+        shape: shape of the tensor. dtype: None: float32.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""``data check``: what a session would find in a source, every problem and not only the first."""
+"""``data check``: report all problems that a session would find in a source."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LABELS = 20
 
 @dataclasses.dataclass
 class _Found:
-    """What is counted on the way."""
+    """Counters of a check."""
 
     limit: int
     shapes: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
@@ -105,14 +105,14 @@ def check(
     pack: bool = False,
     limit: int = 20,
 ) -> dict[str, Any]:
-    """Read a source as training would, and count what is in it.
+    """Read a source as training would, and return statistics and problems.
 
     Args:
-        bundle: whose tokenizer and ``max_length`` are meant.
-        source: what is read.
-        loss: of the run; every example must have what it compares.
-        pack: whether to say how many rows ``pack=true`` makes of them.
-        limit: places of problems and of shortened examples that are listed, at most.
+        bundle: bundle with the tokenizer and ``max_length``.
+        source: data to read.
+        loss: loss of the run; every example must have what it compares.
+        pack: whether to count the rows of ``pack=true``.
+        limit: maximum number of problems and of truncated examples to list.
 
     Returns:
         The keys of ``data check --json`` (docs/cli.md).
@@ -176,7 +176,7 @@ def check(
 
 
 def _rows(path: Path, faulty: set[int], tokenizer: Tokenizer, how: dict[str, Any]) -> int:
-    """The rows of all lines that can be used."""
+    """Return the number of rows of all usable lines."""
     with Dataset() as dataset, tempfile.NamedTemporaryFile(suffix=".jsonl") as usable:
         if faulty:
             with path.open("rb") as lines:

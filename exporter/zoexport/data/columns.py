@@ -1,4 +1,4 @@
-"""Which column of a source is which key of an example."""
+"""Map the columns of a source to the keys of an example."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _TEXTS = ("text", "prompt", "completion", "chosen", "rejected")
 
 
 def parse_columns(text: str) -> dict[str, str]:
-    """``--columns prompt=question,completion=answer`` as a mapping from keys to columns.
+    """Parse ``--columns prompt=question,completion=answer`` into a mapping from keys to columns.
 
     Raises:
-        ConfigError: a part is no assignment, or a key stands twice.
+        ConfigError: a part is not an assignment, or a key occurs twice.
     """
     found: dict[str, str] = {}
     for part in text.split(","):
@@ -33,10 +33,10 @@ def parse_columns(text: str) -> dict[str, str]:
 
 
 def renamed(row: Mapping[str, Any], columns: Mapping[str, str], where: str) -> dict[str, Any]:
-    """The mapped values alone, under their keys. ``a|b`` for a column is the list of both columns' values.
+    """Return the mapped values by key. ``a|b`` for a column is the list of both columns' values.
 
     Raises:
-        DataError: there is no such column.
+        DataError: the column is missing.
     """
     return {
         key: [_value(row, one, where) for one in column.split("|")]
@@ -47,10 +47,10 @@ def renamed(row: Mapping[str, Any], columns: Mapping[str, str], where: str) -> d
 
 
 def label(row: Mapping[str, Any], column: str, where: str) -> str:
-    """The class of a row, as text.
+    """Return the class of a row as text.
 
     Raises:
-        DataError: there is no such column, or nothing in it.
+        DataError: the column is missing or empty.
     """
     value = _value(row, column, where, "--label-column")
     text = str(value).strip() if value is not None else ""
@@ -71,15 +71,15 @@ def classified(
     choices: Sequence[str],
     where: str,
 ) -> dict[str, Any]:
-    """A row with a class as an example that chooses it: a prompt, and the classes behind a blank.
+    """Convert a row with a class to a multiple-choice example: a prompt, and classes after a space.
 
     Args:
-        row: with the class under ``column``: one of ``choices``, or its number among them.
-        chosen: what ``--columns`` named; its ``prompt``, else the row's column prompt or text or its only other column,
-            is the prompt.
+        row: has its class in ``column``: one of ``choices``, or its index.
+        chosen: values that ``--columns`` mapped. The prompt is its ``prompt``, else the row's
+            column prompt or text, or its only other column.
 
     Raises:
-        DataError: no class, or one that is none of the choices; no prompt.
+        DataError: no prompt, no class, or a class that is not among the choices.
     """
     found = _chosen(label(row, column, where), list(choices), where)
     if found not in choices:
@@ -120,13 +120,13 @@ def _value(row: Mapping[str, Any], column: str, where: str, option: str = "--col
 
 
 def record(row: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A row whose columns have an example's keys, as that example.
+    """Convert a row whose columns are an example's keys to that example.
 
-    Empty values are left out. Lists may be spelled as JSON, whole numbers are texts, and a completion that is none of
-    the choices but a whole number is the index of one.
+    Empty values are omitted. Lists may be JSON texts, integers become texts, and a completion that
+    is an integer and not among the choices is the index of a choice.
 
     Raises:
-        DataError: the index is beyond the choices.
+        DataError: the index is out of range.
     """
     made = {key: value for key, value in row.items() if value is not None}
     for key in _LISTS:

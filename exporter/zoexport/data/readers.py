@@ -1,4 +1,4 @@
-"""Files, folders and Hub data sets as rows, one at a time: where a row is, and its values by column."""
+"""Read files, folders and Hub data sets row by row: location and values by column."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Place: TypeAlias = "str | os.PathLike[str] | Iterable[Mapping[str, Any]]"
 
 
 def is_json_lines(place: Place) -> bool:
-    """Whether a source is a file that the session reads as it is: JSON Lines in UTF-8."""
+    """Return whether the session can read the source itself: a file of JSON Lines in UTF-8."""
     if not isinstance(place, (str, os.PathLike)) or _reader(os.fspath(place)) is not None:
         return False
     try:
@@ -42,18 +42,18 @@ def is_json_lines(place: Place) -> bool:
             packed = isinstance(file, gzip.GzipFile)
             return encoding == _UTF8 and not packed and not _is_list(file.peek(_HEAD))
     except OSError:
-        return True  # the session says what is wrong
+        return True  # the session reports what is wrong
 
 
 def rows(place: Place, *, nested: bool = False) -> Iterator[Row]:
-    """The rows of a source with their places.
+    """Yield the rows of a source with their locations.
 
     Args:
         place: a path, ``hf:[owner/]name[:config][:split]``, or the rows.
-        nested: whether a ``.json`` file may be one document, which is then one row.
+        nested: whether a ``.json`` file may be one document, read as one row.
 
     Raises:
-        DataError: it cannot be read. ConfigError: a library that it needs is missing.
+        DataError: the source cannot be read. ConfigError: a required library is missing.
     """
     if not isinstance(place, (str, os.PathLike)):
         yield from _given(place)
@@ -69,7 +69,7 @@ def rows(place: Place, *, nested: bool = False) -> Iterator[Row]:
 
 
 def class_names(place: Place, column: str) -> list[str] | None:
-    """The names of a column's classes, of a data set of the library ``datasets`` that has them."""
+    """Return the class names of a column, if a data set of ``datasets`` has them."""
     features = getattr(place, "features", None)
     names = getattr(features.get(column), "names", None) if isinstance(features, Mapping) else None
     return None if names is None else list(names)
@@ -77,7 +77,7 @@ def class_names(place: Place, column: str) -> list[str] | None:
 
 def _given(found: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
     if hasattr(found, "to_dict") and hasattr(found, "columns"):
-        # A table of pandas, with NaN where nothing is.
+        # A pandas table, with NaN for missing values.
         table = found.to_dict("records")
         found = [{key: value for key, value in row.items() if value == value} for row in table]
     for number, row in enumerate(found):
@@ -102,7 +102,7 @@ def _reader(name: str) -> Callable[[str], Iterator[Row]] | None:
 
 @contextlib.contextmanager
 def _content(name: str) -> Iterator[tuple[io.BufferedReader | gzip.GzipFile, str]]:
-    """A text file as bytes, unpacked where gzip packed it, and its encoding by the mark at its begin."""
+    """Open a text file as bytes, decompressing gzip; also yield the encoding from its BOM."""
     with open(name, "rb") as raw, contextlib.ExitStack() as stack:
         file: io.BufferedReader | gzip.GzipFile = raw
         if raw.peek(2)[:2] == _GZIP:
@@ -116,7 +116,7 @@ def _is_list(head: bytes) -> bool:
 
 
 def _document(path: Path) -> dict[str, Any] | None:
-    """The object that a whole file is; None where it is something else, such as JSON Lines."""
+    """Read a file that is one JSON object; None if it is something else, such as JSON Lines."""
     try:
         content = outside.parse(path.read_bytes())
     except (OSError, outside.BadJsonError):
@@ -138,7 +138,7 @@ def _json_lines(name: str) -> Iterator[Row]:
     found = False
     try:
         with _content(name) as (file, encoding):
-            # Bytes of UTF-8 stay bytes, so that a message names the line that is something else.
+            # UTF-8 stays bytes, so that an error can name the line with the wrong encoding.
             lines: Iterable[bytes] = file
             if encoding != _UTF8:
                 text = io.TextIOWrapper(file, encoding, newline="\n")
@@ -164,7 +164,7 @@ def _json_lines(name: str) -> Iterator[Row]:
 
 
 def _list(name: str, content: bytes) -> Iterator[Row]:
-    """The objects of a file that is one list."""
+    """Yield the objects of a file that is one JSON list."""
     for number, entry in enumerate(_parsed(content, f"data {name}", "a JSON list of objects")):
         where = f"{name}, entry {number}"
         yield where, _example(entry, where, "a list of objects, each of them an example")
@@ -350,7 +350,7 @@ def _library(name: str, source: str) -> ModuleType:
 
 
 def parsed_cell(value: Any) -> Any:
-    """A list that a cell of separated values spells as JSON; anything else as it is."""
+    """Parse a cell that contains a JSON list; return anything else unchanged."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             return json.loads(value)

@@ -39,9 +39,9 @@ class Task:
     """Sentences of one kind.
 
     Attributes:
-        words: what they are, for people.
-        file: of the archive. prompt: with a place for the sentence.
-        choices: of a sentence that praises, and of one that blames.
+        words: description for users.
+        file: file in the archive. prompt: template with a placeholder for the sentence.
+        choices: completions of a positive and of a negative sentence.
     """
 
     words: str
@@ -71,10 +71,10 @@ class Samples:
 
 
 def sentences(folder: Path | None = None, task: str = "films") -> Samples:
-    """A sentence set as files, fetched at the first call.
+    """Return a sentence set as files, fetched on first use.
 
     Args:
-        folder: where to write them; a folder of the cache where None. Files that are there already are kept.
+        folder: destination; None: a folder of the cache. Existing files are kept.
         task: one of :data:`TASKS`.
 
     Raises:
@@ -101,10 +101,10 @@ def sentences(folder: Path | None = None, task: str = "films") -> Samples:
 
 
 def read_scores(archive: Path, file: str) -> list[tuple[float, str]]:
-    """Mean score and text of each sentence in a file of the package's source archive.
+    """Read the mean score and text of each sentence in a file of the source archive.
 
     Raises:
-        DataError: the archive is damaged or holds something else.
+        DataError: the archive is damaged or contains something else.
     """
     try:
         with tarfile.open(archive) as outer:
@@ -138,10 +138,10 @@ def _member(archive: tarfile.TarFile, name: str) -> bytes:
 def train_and_test(
     scores: Sequence[tuple[float, str]], task: Task
 ) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
-    """Train and test examples, both with as many praising as blaming sentences, in a fixed order.
+    """Return training and test examples in a fixed order, each half positive, half negative.
 
-    The order is that of the texts' hashes: it depends on no random generator, and a sentence that occurs twice is
-    in one of the two sets only.
+    Texts are ordered by hash, without a random generator; a sentence that occurs twice is in one
+    of the two sets only.
     """
     kinds: tuple[list[str], list[str]] = ([], [])
     seen: set[str] = set()

@@ -1,6 +1,6 @@
-"""Data as it comes: CSV, Parquet, text files and Hub data sets as the JSON Lines that a session reads (docs/cli.md).
+"""Convert CSV, Parquet, text files and Hub data sets to JSON Lines for a session (docs/cli.md).
 
-A source becomes a file of JSON Lines, and messages about that file's lines become messages about the source's rows.
+Errors that refer to lines of the converted file are changed to refer to rows of the source.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _MOST_CLASSES = 100
 
 @dataclasses.dataclass(frozen=True)
 class DataSource:
-    """Examples as they come.
+    """A source of examples and how to convert it.
 
     Attributes:
         place: a file of JSON Lines (``.jsonl`` or any other ending) or one JSON list, ``.csv``, ``.tsv`` or
             ``.parquet``, a folder of ``.txt`` files, ``hf:[owner/]name[:config][:split]``, or rows: dicts, a pandas
             DataFrame, a data set of the library ``datasets``.
-        columns: an example's key, or a template's name -> the column that is it; ``a|b`` is the list of two columns.
-        template: a template's name or file, or None where columns have an example's keys.
-        label_column: the column with the class of each row, for examples that choose one; None: there is none.
-        choices: the classes, in the order of their numbers; None: those of ``label_column``.
+        columns: key of an example or name in a template -> column; ``a|b`` lists two columns.
+        template: name or file of a template; None if columns are keys of an example.
+        label_column: column with the class of each row, for classification; or None.
+        choices: classes in the order of their indices; None: those of ``label_column``.
     """
 
     place: Place
@@ -48,13 +48,13 @@ class DataSource:
 
     @property
     def name(self) -> str:
-        """The place as text."""
+        """Location of the source as text."""
         place = self.place
         return os.fspath(place) if isinstance(place, (str, os.PathLike)) else "of examples"
 
     @property
     def as_it_is(self) -> bool:
-        """Whether the session reads the file itself."""
+        """True if the session reads the file itself."""
         changed = self.columns or self.template is not None or self.label_column is not None
         return not changed and readers.is_json_lines(self.place)
 
@@ -66,19 +66,19 @@ Data: TypeAlias = "Place | DataSource"
 def records(
     source: DataSource, on_problem: Callable[[DataError], None] | None = None
 ) -> Iterator[Row]:
-    """The examples of a source as objects of JSON Lines, with their places, one at a time.
+    """Yield the examples of a source as JSON objects with their locations.
 
     Args:
-        source: what is read.
-        on_problem: told of a row that cannot be used, which is then left out; without it the first one is raised.
+        source: the source to read.
+        on_problem: called for each unusable row, which is skipped; without it, the error is raised.
 
     Raises:
-        DataError: the source cannot be read. ConfigError: no such template, or a missing library.
+        DataError: the source is unreadable. ConfigError: unknown template, or missing library.
     """
     template = None if source.template is None else load(os.fspath(source.template))
     nested = template is not None and template.nested
     if isinstance(source.place, Iterator) and source.label_column is not None:
-        # Classes are looked for before the rows are read.
+        # Classes are collected before the rows are read.
         source = dataclasses.replace(source, place=list(source.place))
     choices = _choices(source)
     for where, row in readers.rows(source.place, nested=nested):
@@ -99,7 +99,7 @@ def records(
 
 
 def _choices(source: DataSource) -> list[str]:
-    """The classes of a source with a label column."""
+    """Return the classes of a source with a label column."""
     column = source.label_column
     if column is None:
         if source.choices is not None:
@@ -143,12 +143,12 @@ def _record(
 
 @dataclasses.dataclass(frozen=True)
 class Converted:
-    """A source as a file of JSON Lines.
+    """A source converted to a JSON Lines file.
 
     Attributes:
-        source: what was converted.
-        path: the file; the source itself where it is one and nothing is to be changed.
-        places: a file with the place in the source of each line; None where ``path`` is the source.
+        source: the original source.
+        path: the converted file, or the source itself if no conversion is needed.
+        places: file with the source location of each line; None if ``path`` is the source.
     """
 
     source: DataSource
@@ -156,7 +156,7 @@ class Converted:
     places: Path | None
 
     def original(self, where: str) -> str:
-        """``where`` with the file's lines replaced by the rows that they came from."""
+        """Return ``where`` with lines of the file replaced by rows of the source."""
         if self.places is None:
             return where
         places, name = self.places, self.source.name
@@ -176,14 +176,14 @@ class Converted:
 def converted(
     source: DataSource, on_problem: Callable[[DataError], None] | None = None
 ) -> Iterator[Converted]:
-    """A source as a file of JSON Lines while inside.
+    """Yield a source as a temporary JSON Lines file.
 
     Args:
-        source: what is read.
-        on_problem: as for :func:`records`; no line may then be left.
+        source: the source to read.
+        on_problem: see :func:`records`; the file may then be empty.
 
     Raises:
-        DataError: the source or a row cannot be used. ConfigError: no such template, a missing library, a full disk.
+        DataError: unusable source or row. ConfigError: unknown template, no library, disk full.
     """
     if source.as_it_is:
         yield Converted(source, Path(source.name), None)
@@ -196,10 +196,10 @@ def converted(
 
 @contextlib.contextmanager
 def opened(source: DataSource) -> Iterator[Path]:
-    """The file of :func:`converted`. An error that names a line of it names the row that the line came from instead.
+    """Yield the file of :func:`converted`; errors about its lines refer to rows of the source.
 
     Raises:
-        DataError, ConfigError: as there.
+        DataError, ConfigError: see there.
     """
     with converted(source) as data:
         try:
@@ -214,10 +214,10 @@ def opened(source: DataSource) -> Iterator[Path]:
 
 
 def line_of(record: Mapping[str, Any], where: str) -> str:
-    """An example as a line of JSON Lines.
+    """Serialize an example as a line of JSON Lines.
 
     Raises:
-        DataError: a value has no form in JSON.
+        DataError: a value has no JSON representation.
     """
     try:
         return json.dumps(record, ensure_ascii=False, allow_nan=False, default=_plain) + "\n"
@@ -281,6 +281,6 @@ def _full(path: Path, error: OSError) -> ConfigError:
 
 @contextlib.contextmanager
 def as_file(data: Data) -> Iterator[Path]:
-    """The examples as a file of JSON Lines."""
+    """Yield the examples as a JSON Lines file."""
     with opened(data if isinstance(data, DataSource) else DataSource(data)) as file:
         yield file

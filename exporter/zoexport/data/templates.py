@@ -1,4 +1,4 @@
-"""Templates: how a row becomes a prompt, a completion and choices. Jinja's language, in YAML (docs/cli.md)."""
+"""YAML templates with Jinja: convert a row to a prompt, completion and choices (docs/cli.md)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _KEYS = (*_TEXTS, "choices", "labels", "answers", "columns", "layout")
 
 
 def names() -> list[str]:
-    """The templates that are there."""
+    """Return the names of the built-in templates."""
     return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Each:
-    """Choices of which there is one for each ``item`` of a list: an expression, and a choice's text."""
+    """Choices from a list: a list expression, and the text template of each ``item``."""
 
     of: Any
     text: jinja2.Template
@@ -39,13 +39,13 @@ class Template:
     """A compiled template.
 
     Attributes:
-        name: for messages.
-        texts: of ``text``, ``prompt``, ``completion`` and ``label``, those that it has.
-        choices: None where nothing is compared.
+        name: name in messages.
+        texts: those of ``text``, ``prompt``, ``completion`` and ``label`` that it defines.
+        choices: None if the examples have no choices.
         labels: a label's name in lower case -> the index of its choice.
-        answers: an expression: the list of all right answers; or None.
-        columns: a name -> the columns of different releases that are it.
-        layout: a key of :data:`LAYOUTS`, or None where a row is an example.
+        answers: expression for the list of all reference answers, or None.
+        columns: name -> its columns in different releases.
+        layout: a key of :data:`LAYOUTS`, or None if each row is one example.
     """
 
     name: str
@@ -58,14 +58,14 @@ class Template:
 
     @property
     def nested(self) -> bool:
-        """Whether a release of this data is one document."""
+        """True if a release of this data is one document."""
         return self.layout is not None
 
     def expanded(self, where: str, row: dict[str, Any]) -> Iterator[Row]:
-        """The examples of a row, each still as columns.
+        """Yield the examples of a row, each as columns.
 
         Raises:
-            DataError: the row is of another layout.
+            DataError: the row has another layout.
         """
         if self.layout is None:
             yield where, row
@@ -81,10 +81,10 @@ class Template:
             ) from error
 
     def record(self, row: Mapping[str, Any], where: str) -> dict[str, Any]:
-        """An example's columns as a line of JSON Lines.
+        """Convert the columns of an example to a record of JSON Lines.
 
         Raises:
-            DataError: a column is missing, or the label is none of the template's.
+            DataError: a column is missing, or the template does not have the label.
         """
         import jinja2
 
@@ -138,10 +138,10 @@ class Template:
 
 
 def load(name: str) -> Template:
-    """A template that is there, by its name, or one in a YAML file.
+    """Load a built-in template by name, or a template from a YAML file.
 
     Raises:
-        ConfigError: there is neither, or the file is no template.
+        ConfigError: no such template or file, or the file is not a template.
     """
     path = _FOLDER / f"{name}.yaml" if name in names() else Path(name)
     try:

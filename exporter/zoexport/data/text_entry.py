@@ -1,4 +1,4 @@
-"""What a bundle says of its model's text: the manifest's ``text`` (docs/text.md)."""
+"""Text settings of a model: the manifest's ``text`` (docs/text.md)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from zoexport.session.data import Tokenizer
 
 
 def text_entry(loaded: Any) -> dict[str, Any]:
-    """The manifest's ``text`` of a loaded model, nothing where it has no tokenizer or the session could not read that.
+    """Return the manifest's ``text`` of a model; empty if the session cannot read its tokenizer.
 
     Args:
         loaded: a ``zoexport.models.Loaded``.
@@ -27,10 +27,10 @@ def text_entry(loaded: Any) -> dict[str, Any]:
 
 
 def chat_entry(tokenizer: Any) -> dict[str, Any]:
-    """The members of ``text`` that say how a conversation is written: ``chat``, or ``no_chat`` with the reason.
+    """Return the members of ``text`` for conversations: ``chat``, or ``no_chat`` with a reason.
 
     Args:
-        tokenizer: of transformers, with a ``tokenizer.json``.
+        tokenizer: a transformers tokenizer with a ``tokenizer.json``.
     """
     if not getattr(tokenizer, "chat_template", None):
         return {"no_chat": "a model whose tokenizer has no chat template"}
@@ -53,7 +53,7 @@ def chat_entry(tokenizer: Any) -> dict[str, Any]:
     ) as session:
         for messages in (turns[:1], turns, turns[:2]):
             reply = messages[-1]["role"] == "user"
-            # The session first: it ends with any template, and transformers need not.
+            # The session first: it terminates for any template, transformers may not.
             try:
                 text = session.chat(messages, reply=reply)
             except (BundleError, DataError) as error:
@@ -66,7 +66,7 @@ def chat_entry(tokenizer: Any) -> dict[str, Any]:
                 return {"no_chat": "a chat template that is written otherwise by transformers"}
             answer = turns[1]["content"].strip()
             if answer in text:
-                # The special token behind an answer ends what is generated.
+                # The special token after an answer ends generation.
                 rest = text.rpartition(answer)[2]
                 ends.update(tokenizer.encode(rest, add_special_tokens=False)[:1])
     chat["end_tokens"] = sorted(ends & set(tokenizer.all_special_ids))
@@ -74,7 +74,7 @@ def chat_entry(tokenizer: Any) -> dict[str, Any]:
 
 
 def tokenizer_of(loaded: Any, max_length: int, *, masked: bool = False) -> Tokenizer:
-    """The session's tokenizer of a loaded model, which appends no end tokens.
+    """Return the session's tokenizer of a loaded model; it appends no end tokens.
 
     Args:
         loaded: a ``zoexport.models.Loaded`` with a tokenizer.
@@ -119,7 +119,7 @@ def end_tokens(loaded: Any) -> list[int]:
 
 
 def _written(tokenizer: Any, messages: list[dict[str, str]], *, reply: bool) -> str | None:
-    """What transformers writes, None where the template refuses the conversation."""
+    """Return the conversation formatted by transformers; None if the template refuses it."""
     from jinja2.exceptions import TemplateError
 
     try:

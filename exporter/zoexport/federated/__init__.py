@@ -1,9 +1,9 @@
 """Federated training on Flower, whose upload is scalars (docs/federated.md).
 
-``terms`` is what a federation agrees on; ``protocol`` has the messages and their bytes; ``models`` the trained values;
-``aggregate`` replays and averages; ``client`` is what a client does with a request; ``checks`` says which replies
-count; ``store`` is the server's folder and ``coordinator`` runs its rounds. Flower is imported by ``flower`` and by
-what starts it.
+``terms``: settings of a federation; ``protocol``: messages and their encoding; ``models``: trained
+values; ``aggregate``: replay and averaging; ``client``: request handling; ``checks``: validation
+of replies; ``store``: the server's folder; ``coordinator``: the rounds. Only ``flower`` and the
+modules that start it import Flower.
 """
 
 FEDERATION = "federation.json"

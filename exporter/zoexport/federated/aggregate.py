@@ -1,4 +1,4 @@
-"""Replaying clients and averaging: what server and clients compute alike, to the last bit."""
+"""Replay and averaging; server and clients compute bitwise identical results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Replayer:
         self._halves = {slot.name for slot in self._slots if slot.dtype == "float16"}
 
     def model(self, model: Model, seed: int, trajectory: Trajectory, terms: Terms) -> Model:
-        """The model that a client's session has after its steps, the last update applied.
+        """Return the model that a client's session has after its steps, the last update applied.
 
         Raises:
             ConfigError: a trajectory that training cannot have made.
@@ -70,7 +70,7 @@ class Replayer:
 
 
 def update_norm(model: Values, base: Model) -> float:
-    """The Euclidean norm of what a client has changed, over all values together."""
+    """Return the Euclidean norm of what a client has changed, over all values together."""
     square = 0.0
     for name in sorted(base):
         change = model[name].astype(np.float64) - base[name]
@@ -79,12 +79,12 @@ def update_norm(model: Values, base: Model) -> float:
 
 
 def share_kept(norm: float, limit: float | None) -> float:
-    """What an update is multiplied with so that its norm is at most ``limit``."""
+    """Return the factor that clips an update of norm ``norm`` to ``limit``."""
     return 1.0 if limit is None or norm <= limit else limit / norm
 
 
 def clipped(model: Model, base: Model, limit: float | None) -> Values:
-    """A client's model with its update shortened to ``limit``; itself where it is short enough."""
+    """Return a client's model with its update clipped to norm ``limit``."""
     share = share_kept(update_norm(model, base), limit) if limit is not None else 1.0
     if share == 1.0:
         return model
@@ -95,9 +95,9 @@ def clipped(model: Model, base: Model, limit: float | None) -> Values:
 
 
 def combined(found: Iterable[Values], how: str) -> dict[str, NDArray[np.float64]]:
-    """Models as one, in float64; callers give the order of clients' numbers.
+    """Combine models in float64; callers pass them in the order of client numbers.
 
-    A mean has one model in memory at a time, beside the sums; the others have all of them.
+    A mean holds one model and the sums in memory; other aggregates hold all models.
     """
     if how == MEAN:
         return mean(found)
@@ -106,7 +106,7 @@ def combined(found: Iterable[Values], how: str) -> dict[str, NDArray[np.float64]
 
 
 def mean(found: Iterable[Values]) -> dict[str, NDArray[np.float64]]:
-    """The mean of models, added up in float64 in the order given."""
+    """Return the mean of models, added up in float64 in the order given."""
     sums: dict[str, NDArray[np.float64]] = {}
     count = 0
     for model in found:
@@ -124,10 +124,10 @@ def combined_trajectory(
     how: str = MEAN,
     shares: Mapping[int, float] | None = None,
 ) -> Trajectory:
-    """Each step's scalars of all clients as one, in float64 and the order of their numbers.
+    """Combine the scalars of each step over all clients, in float64, by client number.
 
     Args:
-        shares: what each client's gradients are multiplied with; 1 where there is none. An update is linear in them.
+        shares: factor for each client's gradients, default 1. An update is linear in them.
     """
     ordered = sorted(found)
     losses = [found[client].losses for client in ordered]

@@ -39,7 +39,7 @@ TRUST = "trust"
 
 
 def server() -> Any:
-    """The ServerApp."""
+    """Return the ServerApp."""
     from flwr.app import Context
     from flwr.serverapp import Grid, ServerApp
 
@@ -53,12 +53,12 @@ def server() -> Any:
 
 
 def client() -> Any:
-    """The ClientApp."""
+    """Return the ClientApp."""
     return flower.answering(_answer)
 
 
 def run_job(job: Path, grid: Any) -> None:
-    """Run the rounds that a job asks for, and write beside it how that ended.
+    """Run the rounds of a job and write the outcome next to the job file.
 
     Args:
         job: ``job.json`` in the federation's folder.
@@ -115,11 +115,11 @@ def _run(state: Path, options: Mapping[str, Any], grid: Any) -> None:
 def nodes_of(
     grid: Any, state: Path, keys: NodeKeys, least: int, seconds: float
 ) -> Callable[[], Mapping[int, int]]:
-    """The connected nodes by client number; waits ``seconds`` for ``least`` of them.
+    """Return the connected nodes by client number; wait ``seconds`` for ``least`` of them.
 
-    A node is who its key is in the operator's folder, whatever name it is registered under; one whose key is not there,
-    or not any longer, is nobody. A number belongs to the name of the key's file and is kept in ``clients.json``: it is
-    the same after every restart of either side.
+    A node is identified by its key in the operator's folder, not by its registered name; nodes
+    without a key there are ignored. A client number belongs to the name of the key file and is
+    stored in ``clients.json``, so it survives restarts of both sides.
     """
 
     def nodes() -> Mapping[int, int]:

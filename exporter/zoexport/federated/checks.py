@@ -1,4 +1,4 @@
-"""Which replies count. A reply that does not is named with its reason, and never enters a round."""
+"""Validation of replies. Refused replies are logged with a reason and never enter a round."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Accepted:
 
     @property
     def loss(self) -> float | None:
-        """The mean over its steps; None where the client keeps that to itself."""
+        """Mean loss over the steps; None if the client keeps it private."""
         return None if self.private else float(self.losses.mean())
 
 
@@ -57,7 +57,7 @@ class Refusal(Exception):
 def accepted(
     content: bytes, *, client: int, round_number: int, version: int, terms: Terms, model: Model
 ) -> Accepted:
-    """A reply, looked at alone.
+    """Check a reply on its own.
 
     Args:
         content: what came.
@@ -113,16 +113,16 @@ def accepted(
 
 
 def _shown(text: str) -> str:
-    """A client's words, for the log: not many, and in one line."""
+    """Shorten a client's text to one line for the log."""
     return "".join(sign if sign.isprintable() else "?" for sign in text[:_LONGEST_REASON])
 
 
 def bound(magnitudes: Sequence[float], history: Sequence[float]) -> float:
-    """The largest magnitude of a round's replies: median + 8 max(1.4826 MAD, median).
+    """Return the largest accepted magnitude of a round: median + 8 max(1.4826 MAD, median).
 
-    The spread is at least the median itself, as a few honest replies may lie closer together than honest replies do.
-    Earlier rounds' magnitudes count too, so that even a round of two has something to be compared with. Infinite where
-    fewer than three are known.
+    The spread is at least the median, as few honest replies may be closer together than usual.
+    Earlier rounds' magnitudes also count, so that even a round of two has a comparison. Infinite
+    if fewer than three are known.
 
     Args:
         magnitudes: of the round. history: of replies that counted in the rounds before.
@@ -136,7 +136,7 @@ def bound(magnitudes: Sequence[float], history: Sequence[float]) -> float:
 
 
 def too_large(found: Mapping[int, Accepted], history: Sequence[float]) -> dict[int, str]:
-    """The clients of a round whose magnitude exceeds the bound, with the reason.
+    """Return the clients of a round whose magnitude exceeds the bound, with the reason.
 
     The order of replies is of no account.
     """

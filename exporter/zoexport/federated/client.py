@@ -37,11 +37,11 @@ class Client:
     """One participant: a bundle, examples and a folder.
 
     Args:
-        bundle: what is trained.
-        examples: gives the examples of a client's number and a loss; called when they are first needed.
-        folder: for the model and the round that runs; made where there is none.
-        privacy: what uploads have to satisfy; None: they are what training gave.
-        report: called with why a request was refused, which the server is not told.
+        bundle: bundle to train.
+        examples: returns the examples for a client number and a loss; called on first use.
+        folder: folder for the model and the current round; created if missing.
+        privacy: differential privacy of uploads; None: uploads are not changed.
+        report: called with the reason of a refusal, which is not sent to the server.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Client:
         self._replays: Replayer | None = None
 
     def handle(self, content: bytes) -> bytes:
-        """Answer a request. Whatever goes wrong is an answer too: no client ends the server's round.
+        """Answer a request. Errors are answers, too: no client ends the server's round.
 
         Raises:
             DataError: these bytes are no request.
@@ -113,7 +113,7 @@ class Client:
         else:
             model = self._model(has)
         for found in request.rounds:
-            # What it has may lie on the way: the rounds before that are in it.
+            # The kept model already contains the rounds before its version.
             if found.round >= has:
                 model = self._replayer().next_model(model, found, terms)
         self._keep(request.federation, target, model)
@@ -122,7 +122,7 @@ class Client:
     def _trained(self, request: Request, terms: Terms, model: Model) -> Reply:
         """The steps of the round. Killed and asked again, it goes on from its log and answers the same."""
         seed = terms.client_seed(request.round, request.client)
-        # What was begun under other terms or another version is not resumed.
+        # Rounds begun under other terms or another version are not resumed.
         under = [request.federation, request.version, seed, request.terms]
         key = json.dumps(under, sort_keys=True).encode()
         state = self._folder / f"round-{hashlib.sha256(key).hexdigest()[:16]}"
@@ -182,7 +182,7 @@ class Client:
     def _stepped(
         self, request: Request, terms: Terms, model: Model, seed: int, state: Path
     ) -> tuple[Trajectory, Model]:
-        """A session's steps, and the model after them."""
+        """Return the scalars of a session's steps, and the model after them."""
         with self._bundle.session() as session:
             slots = models.trained_slots(session)
             session.attach(state, seed=seed)
@@ -213,7 +213,7 @@ class Client:
         *,
         private: bool = False,
     ) -> Reply:
-        # Values say nothing of the loss on the way.
+        # Values do not contain the losses of the steps.
         body = (
             trajectory.pack()
             if terms.how.upload == SCALARS
@@ -236,7 +236,7 @@ class Client:
         )
 
     def _version(self, federation: str) -> int:
-        """The version of the model kept of a federation; 0, the bundle's, where none can be read."""
+        """Return the version of the kept model; 0 (the bundle's) if none can be read."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             known = json.loads((self._folder / _VERSION).read_text("utf-8"))
             content = self._path(int(known["version"])).read_bytes()
@@ -246,7 +246,7 @@ class Client:
         return 0
 
     def _model(self, version: int) -> Model:
-        """A version that :meth:`_version` has just found."""
+        """Return a version that :meth:`_version` has just found."""
         if version == 0:
             return self._first()
         path = self._path(version)

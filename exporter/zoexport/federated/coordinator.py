@@ -26,10 +26,10 @@ from zoexport.session import Bundle
 
 
 class Transport(Protocol):
-    """What carries messages between server and clients."""
+    """Transport of messages between server and clients."""
 
     def clients(self) -> Sequence[int]:
-        """The numbers of the clients that can be asked now."""
+        """Return the numbers of the clients that can be asked now."""
 
     def exchange(
         self, requests: Mapping[int, bytes], timeout: float
@@ -44,11 +44,11 @@ class Transport(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Patience:
-    """How long a round waits.
+    """Limits of waiting for replies in a round.
 
     Attributes:
-        seconds: for the replies of one attempt. attempts: how often clients without a reply are asked.
-        least: the share of the asked clients whose replies make a round.
+        seconds: timeout of one attempt. attempts: number of attempts per client.
+        least: minimum share of asked clients that must reply.
     """
 
     seconds: float = 600.0
@@ -168,7 +168,7 @@ class Coordinator:
     # ---- who and what ------------------------------------------------------------------------------------------
 
     def _sampled(self, number: int) -> list[int]:
-        """The clients of a round: a function of seed, round and who can be asked."""
+        """Return the clients of a round: a function of seed, round and who can be asked."""
         there = sorted(self._transport.clients())
         wanted = self._store.sample
         if len(there) < wanted:
@@ -189,7 +189,7 @@ class Coordinator:
     def _collected(
         self, number: int, asked: Sequence[int], traffic: _Traffic
     ) -> dict[int, Accepted]:
-        """The replies whose form is right, from disk and then from the clients."""
+        """Return the replies whose form is right, from disk and then from the clients."""
         found: dict[int, Accepted] = {}
         for client, content in self._store.replies(number).items():
             try:
@@ -261,14 +261,14 @@ class Coordinator:
         )
 
     def _checked(self, number: int, found: dict[int, Accepted]) -> dict[int, Accepted]:
-        """Those that are not out of proportion."""
+        """Return the replies whose magnitude is within the bound; refuse the others."""
         for client, reason in checks.too_large(found, self._history("magnitudes", number)).items():
             self._refuse_once(number, client, reason)
             del found[client]
         return dict(sorted(found.items()))
 
     def _history(self, key: str, number: int) -> list[float]:
-        """A number of each reply that counted in the rounds before."""
+        """Return the numbers under ``key`` of the replies accepted in earlier rounds."""
         return [
             value
             for one in range(max(number - HISTORY, 0), number)
@@ -276,10 +276,10 @@ class Coordinator:
         ]
 
     def _enough(self, number: int, asked: Sequence[int], found: Mapping[int, Accepted]) -> bool:
-        """Whether replies are enough for a round; False where they cannot become enough, as too many were refused.
+        """Return whether replies suffice for a round; False if too many were refused.
 
         Raises:
-            StateError: too few have come, and those that are missing could make them enough.
+            StateError: too few replies arrived, but the missing ones could suffice.
         """
         least = max(1, math.ceil(self._patience.least * len(asked)))
         if len(found) >= least:
@@ -305,10 +305,10 @@ class Coordinator:
     def _aggregated(
         self, number: int, asked: Sequence[int], counted: dict[int, Accepted]
     ) -> tuple[Model, dict[str, Any]]:
-        """The next version and what it follows from.
+        """Return the next version and what it follows from.
 
-        Replies that turn out not to count are refused and leave ``counted``. Where too few are left it is the version
-        that there is, and ``counted`` becomes empty.
+        Invalid replies are refused and removed from ``counted``. If too few are left, the current
+        version is returned, and ``counted`` becomes empty.
         """
         updates = Updates(
             number,
@@ -333,7 +333,7 @@ class Coordinator:
     def _gated(
         self, number: int, model: Model, counted: dict[int, Accepted]
     ) -> tuple[Model, dict[str, Any]]:
-        """The version that stands, and how it was evaluated; the one before where the gate refuses the new one."""
+        """Return the version after the gate (new, or previous if refused) and its evaluation."""
         if self._evaluate is None:
             return model, {}
         if self._guard.rise is None:
@@ -389,7 +389,7 @@ class Coordinator:
     # ---- after a restart ---------------------------------------------------------------------------------------
 
     def _load(self, version: int) -> Model:
-        """A version, from its file or from the rounds that led to it."""
+        """Return a version, from its file or from the rounds that led to it."""
         since = version
         while since > 0 and (model := self._store.kept_model(since, self._sizes)) is None:
             if self._replayer is None:
@@ -433,13 +433,13 @@ class _Traffic:
 
 
 def _losses(found: Mapping[int, Accepted]) -> list[float]:
-    """Those that clients say."""
+    """Return the losses that clients report."""
     every = (found[client].loss for client in sorted(found))
     return [loss for loss in every if loss is not None]
 
 
 def _behind(content: bytes) -> int | None:
-    """The version that a client says it has instead of training; None of any other reply."""
+    """Return the version in a reply ``behind``; None for any other reply."""
     try:
         reply = Reply.unpack(content)
     except DataError:

@@ -1,4 +1,4 @@
-"""What a client's step computes, for reports."""
+"""Operations of a client's step, for reports."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _SECONDS = 1800  # a busy machine counts a large model for minutes
 def flops_per_step(
     manifest: Mapping[str, Any], terms: Terms, labels: int | None = None
 ) -> int | None:
-    """Floating-point operations of a step, as ``zoexport plan`` counts them; None where the model cannot be found.
+    """Return FLOPs per step, counted by ``zoexport plan``; None if the model cannot be found.
 
-    It runs in another process, as counting takes torch and the memory of a graph.
+    It runs in another process, as counting needs torch and the memory of a graph.
 
     Args:
-        manifest: the bundle's.
-        labels: tokens of a batch that are predicted; None: all.
-        terms: what a step evaluates is theirs where the method leaves it open.
+        manifest: manifest of the bundle.
+        labels: number of predicted tokens in a batch; None: all.
+        terms: supply ``difference`` if the method has this setting.
     """
     settings = dict(manifest["settings"])
     if "difference" in settings:

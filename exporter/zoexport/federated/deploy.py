@@ -197,7 +197,7 @@ def take_part(
         *("--node-config", str(config.resolve())),
     ]
     log, short = state / "supernode.log", 0
-    # Flower's process ends where the server does not know the key (yet), as after a restart.
+    # Flower's process ends if its key is not (yet) registered, as after a server restart.
     while short < _SHORT_RUNS:
         progress(f"waiting for {server}", None)
         wait_for(server)
@@ -233,7 +233,7 @@ def _write_app(state: Path) -> Path:
 
 
 def _write_connection(home: Path, link: Link) -> None:
-    """Where Flower's commands find our SuperLink."""
+    """Write the address of our SuperLink for Flower's commands."""
     lines = [
         f'[superlink]\ndefault = "{CONNECTION}"\n',
         f"[superlink.{CONNECTION}]",
@@ -277,7 +277,7 @@ def _follow(
     rounds: int,
     report: Callable[[Mapping[str, Any]], None],
 ) -> tuple[int, bool]:
-    """Report rounds as they come onto the disk until the run has ended; False where its process is gone."""
+    """Report rounds as they appear on disk until the run ends; False if its process is gone."""
     started = time.monotonic()
     while True:
         ended = _told(store.folder / apps.ENDED, token)
@@ -306,7 +306,7 @@ def _follow(
 
 
 def _told(path: Path, token: str) -> dict[str, Any] | None:
-    """What the run with this token wrote into a file."""
+    """Return the content that the run with this token wrote into a file, or None."""
     with contextlib.suppress(OSError, ValueError):
         content: dict[str, Any] = json.loads(path.read_text("utf-8"))
         return content if content["token"] == token else None

@@ -15,7 +15,7 @@ from zoexport.session.data import reading
 
 
 def reading_of(bundle: Bundle, loss: str) -> dict[str, Any]:
-    """How a federation reads examples: as the bundle's runs do, each in a row of its own."""
+    """Return how a federation reads examples: as the bundle's runs do, one per row."""
     return {**reading(bundle.settings), "loss": loss, "pack": False}
 
 
@@ -29,7 +29,7 @@ class Evaluator:
     @classmethod
     @contextlib.contextmanager
     def over(cls, bundle: Bundle, data: Path, loss: str, progress: Progress) -> Iterator[Evaluator]:
-        """With the bundle open and the examples tokenized."""
+        """Open the bundle, tokenize the examples and yield an evaluator."""
         with (
             bundle.session() as session,
             bundle.examples(data, progress=progress, **reading_of(bundle, loss)) as (dataset, _),

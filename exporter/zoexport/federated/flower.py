@@ -16,7 +16,7 @@ from zoexport.core.errors import ConfigError, DataError, first_line
 _RECORD, _BODY = "zoexport", "body"
 _POLL = 0.1
 _LONGEST_POLL = 1.0
-#: What Flower, and Ray beneath its simulations, would otherwise report about their users.
+#: Environment that turns off the telemetry of Flower and of Ray, which runs its simulations.
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
@@ -51,7 +51,7 @@ class FlowerTransport:
         self._nodes = nodes
 
     def clients(self) -> Sequence[int]:
-        """The numbers of the clients that are connected."""
+        """Return the numbers of the clients that are connected."""
         return sorted(self._nodes())
 
     def exchange(

@@ -1,9 +1,9 @@
-"""What of a server is reachable from outside: what Flower's nodes call, for clients whose keys the operator has now.
+"""Proxy in front of Flower's SuperLink: only nodes with a key in the operator's folder may call.
 
-Flower's SuperLink serves three APIs at one address: Fleet for nodes, Control (``flwr run``, registering nodes), which
-anyone may call where no account system is set up, and Runtime for its own processes. So it listens on loopback, and
-this proxy on the operator's address: it ends TLS, knows the paths of Fleet alone, and refuses a call whose key is not
-in the operator's folder before the SuperLink sees it. That a caller has the key it names is for the SuperLink to check.
+The SuperLink serves three APIs at one address: Fleet for nodes, Control (``flwr run``, registering
+nodes), open to anyone unless accounts are set up, and Runtime for its own processes. Therefore it
+listens on loopback, and this proxy on the operator's address: it terminates TLS, forwards only the
+paths of Fleet, and refuses unknown keys. The SuperLink checks that a caller owns its key.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 LOOPBACK = "127.0.0.1"
-#: What a node with a registered key calls; registering and unregistering itself is not among them.
+#: API routes for nodes with a registered key, without registering and unregistering.
 ROUTES = tuple(
     f"/v1/fleet/{name}"
     for name in (
@@ -59,7 +59,7 @@ _LOG_BYTES = 4 << 20
 
 
 def app(inner: str, certificate: Path, keys: NodeKeys, largest: int) -> Starlette:
-    """The proxy.
+    """Return the proxy.
 
     Args:
         inner: HOST:PORT of the SuperLink on loopback. certificate: its own.
@@ -146,7 +146,7 @@ def serving(
     largest: int,
     log: Path,
 ) -> Iterator[threading.Thread]:
-    """The proxy in a thread of this process, listening when the block is entered.
+    """Run the proxy in a thread of this process; it listens when the block is entered.
 
     Args:
         host, port: what it listens on. certificate, key: the server's, PEM; ``ca`` has signed them.
@@ -256,7 +256,7 @@ def own_certificate(folder: Path) -> tuple[Path, Path]:
 
 
 def _key(request: Request) -> bytes:
-    """The key that a call names; nobody's where it names two, of which the SuperLink would see the other."""
+    """Return a request's key; empty if it has two, as the SuperLink might read the other one."""
     named = request.headers.getlist(KEY)
     try:
         return base64.b64decode(named[0], validate=True) if len(named) == 1 else b""
@@ -285,7 +285,7 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def _check_trusted(listener: socket.socket, ca: Path, certificate: Path) -> None:
-    """Connect as a client does, but for the name, of which it may have another."""
+    """Check the certificate as a client does, without the host name, which may differ."""
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(host, host)
     try:

@@ -1,4 +1,4 @@
-"""What one round may do to the model, whoever its clients are: bounds on updates, and the held-out gate."""
+"""Protection of the model against any clients: update bounds and the validation gate."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ VOID_ROUNDS = 10
 
 @dataclasses.dataclass(frozen=True)
 class Guard:
-    """Bounds of a federation's rounds. Each round says which it had, so that another start may have others.
+    """Bounds of a federation's rounds, recorded in each round; they may change at a restart.
 
     Attributes:
-        aggregate: how clients' updates become one: :data:`protocol.AGGREGATES`.
-        norm: the largest norm of a client's update; None: no such bound.
-        relative: the same in multiples of the (lower) median of this and earlier rounds' norms; None: no such bound.
-        rise: the share by which a version's held-out loss may lie above the lowest of those before; None: no gate.
+        aggregate: aggregation of the clients' updates, one of :data:`protocol.AGGREGATES`.
+        norm: maximum norm of a client's update; None: no such bound.
+        relative: the same in multiples of the (lower) median of recent norms; None: no such bound.
+        rise: maximum relative rise of the validation loss over the lowest so far; None: no gate.
     """
 
     aggregate: str = AGGREGATES[0]
@@ -48,10 +48,10 @@ class Guard:
         return self
 
     def limit(self, norms: Sequence[float], history: Sequence[float]) -> float | None:
-        """The norm to which a round's updates are shortened; None where there is no bound.
+        """Return the clipping norm for a round's updates; None if unbounded.
 
         Args:
-            norms: of the round. history: of updates that counted in the rounds before.
+            norms: norms of the round. history: norms of accepted updates of earlier rounds.
         """
         bounds = [] if self.norm is None else [self.norm]
         # The lower one of two: half of a round's clients must not set the scale. Nothing is compared with nothing.
@@ -61,10 +61,10 @@ class Guard:
         return min(bounds, default=None)
 
     def passes(self, loss: float, before: Sequence[float]) -> bool:
-        """Whether a version's held-out loss lets it stand.
+        """Return whether a version's validation loss is accepted.
 
         Args:
-            loss: its own. before: those of the versions that stood, and of the one that the first of them came from.
+            loss: loss of the version. before: losses of accepted versions and of their initial one.
         """
         if self.rise is None:
             return True
@@ -73,7 +73,7 @@ class Guard:
 
 
 def evaluation_loss(content: Any) -> float | None:
-    """The loss of what an ``evaluate`` returned or a round kept; None where there is none."""
+    """Return the loss in the result of ``evaluate`` or in a stored round, or None."""
     try:
         return float(content["evaluation"]["loss"])
     except (KeyError, TypeError, ValueError):

@@ -51,7 +51,7 @@ class NodeKeys:
         return found
 
     def paths(self) -> list[Path]:
-        """The files, by name."""
+        """Return the files, by name."""
         return sorted(self._folder.glob("*.pub"))
 
     def current(self) -> dict[bytes, str]:
@@ -74,7 +74,7 @@ class NodeKeys:
 
 
 def fingerprint(key: bytes) -> str:
-    """A key, short, for logs."""
+    """Return a key, short, for logs."""
     return hashlib.sha256(key).hexdigest()[:16]
 
 

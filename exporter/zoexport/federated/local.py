@@ -20,6 +20,6 @@ class LocalTransport:
     def exchange(
         self, requests: Mapping[int, bytes], timeout: float
     ) -> Iterator[tuple[int, bytes | str]]:
-        """Each client's reply."""
+        """Yield each client's reply."""
         for client, request in requests.items():
             yield client, self._clients[client].handle(request)

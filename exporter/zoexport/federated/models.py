@@ -15,12 +15,12 @@ from zoexport.core.errors import ConfigError, StateError, first_line
 from zoexport.core.files import atomic_file
 from zoexport.session import Bundle, Session, SlotInfo, no_programs
 
-#: float32, exact also where a slot is float16, and flat.
+#: Flat float32 values by parameter name; exact for float16 parameters, too.
 Model = dict[str, NDArray[np.float32]]
 
 
 def trained_slots(session: Session) -> list[SlotInfo]:
-    """The slots that a federation averages, in the manifest's order.
+    """Return the slots that a federation averages, in the manifest's order.
 
     Raises:
         ConfigError: they are integers, whose average is none.
@@ -48,7 +48,7 @@ def initial(bundle: Bundle) -> Model:
 
 
 def read(session: Session, slots: list[SlotInfo]) -> Model:
-    """A session's values, the pending update applied."""
+    """Return a session's values, the pending update applied."""
     return {slot.name: np.frombuffer(session.read_slot(slot.name), np.float32) for slot in slots}
 
 
@@ -59,7 +59,7 @@ def write(session: Session, model: Model) -> None:
 
 
 def digest(model: Mapping[str, NDArray[np.float32]]) -> str:
-    """SHA-256 over names and values: equal where two models are, bit for bit."""
+    """Return the SHA-256 of names and values; equal for bitwise identical models."""
     found = hashlib.sha256()
     for name in sorted(model):
         values = np.ascontiguousarray(model[name], "<f4")
@@ -69,17 +69,17 @@ def digest(model: Mapping[str, NDArray[np.float32]]) -> str:
 
 
 def finite(model: Model) -> bool:
-    """Whether all values are numbers."""
+    """Return whether all values are finite."""
     return all(bool(np.isfinite(values).all()) for values in model.values())
 
 
 def pack(model: Model) -> bytes:
-    """A model as safetensors."""
+    """Return a model as safetensors."""
     return save({name: np.ascontiguousarray(values, np.float32) for name, values in model.items()})
 
 
 def unpack(content: bytes, like: Mapping[str, int], where: str) -> Model:
-    """The model that :func:`pack` wrote.
+    """Return the model that :func:`pack` wrote.
 
     Args:
         content: the bytes.
@@ -107,7 +107,7 @@ def unpack(content: bytes, like: Mapping[str, int], where: str) -> Model:
 
 
 def sizes_of(model: Model) -> dict[str, int]:
-    """Each slot's number of values."""
+    """Return each slot's number of values."""
     return {name: values.size for name, values in model.items()}
 
 
@@ -118,14 +118,14 @@ def keep(path: Path, model: Model) -> None:
 
 
 def pack_values(losses: NDArray[np.float32], model: Model) -> bytes:
-    """A reply of values: the losses of the steps, and the model."""
+    """Return a reply of values: the losses of the steps, and the model."""
     return losses.astype("<f4").tobytes() + pack(model)
 
 
 def unpack_values(
     content: bytes, steps: int, like: Mapping[str, int]
 ) -> tuple[NDArray[np.float32], Model]:
-    """What :func:`pack_values` wrote.
+    """Unpack the losses and the model that :func:`pack_values` wrote.
 
     Raises:
         StateError: it is something else.

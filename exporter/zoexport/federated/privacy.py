@@ -1,11 +1,11 @@
 """Differential privacy of what a client uploads: clipped and noised before it leaves, and counted against a budget.
 
 The mechanism is Gaussian. An upload is a vector: the scalars of a round's steps, or the changes of all values. It is
-shortened to the norm C, and normal noise of standard deviation z C is added to each of its numbers. What is protected
-is the client: whatever its data were replaced by, the vectors are at most 2 C apart. So one upload is a Gaussian
-mechanism of noise multiplier z / 2, uploads compose, and ``opacus`` says what that is as (epsilon, delta).
+clipped to the norm C, and normal noise of standard deviation z C is added to each element. Privacy
+is per client: for any replacement of its data, the vectors differ by at most 2 C. So one upload is
+a Gaussian mechanism of noise multiplier z / 2; ``opacus`` composes uploads to (epsilon, delta).
 
-The losses of the steps are not uploaded, and steps that diverge count as zeros, as that they did is of the data too.
+Losses are not uploaded. Diverged steps count as zeros, as divergence depends on the data, too.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _MOST = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Privacy:
-    """What a client's uploads have to satisfy.
+    """Differential privacy of a client's uploads.
 
     Attributes:
-        clip: C, the norm that an upload has at most before noise.
-        noise: z, the standard deviation of the noise over C.
-        epsilon, delta: that all uploads from this folder together may spend.
+        clip: C, the maximum norm of an upload before noise.
+        noise: z, the standard deviation of the noise divided by C.
+        epsilon, delta: budget of all uploads from this folder together.
     """
 
     clip: float
@@ -46,11 +46,11 @@ class Privacy:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Privacy:
-        """What :func:`dataclasses.asdict` gave."""
+        """Restore from the result of :func:`dataclasses.asdict`."""
         return cls(**content)
 
     def uploads(self) -> int:
-        """How many uploads the budget pays for.
+        """Return the number of uploads within the budget.
 
         Raises:
             ConfigError: none; or opacus is not installed.
@@ -75,7 +75,7 @@ class Privacy:
         return below
 
     def noised(self, vector: NDArray[np.float64]) -> NDArray[np.float64]:
-        """A vector as it may be uploaded; each call is another draw."""
+        """Return the clipped vector with noise, for upload; each call draws new noise."""
         norm = float(np.linalg.norm(vector))
         shortened = vector * min(1.0, self.clip / norm) if norm > 0 else vector
         generator = np.random.default_rng(secrets.randbits(128))
@@ -83,10 +83,10 @@ class Privacy:
 
 
 def spent(uploads: Mapping[float, int], delta: float) -> float:
-    """The epsilon of uploads, at a delta.
+    """Return the epsilon of uploads, at a delta.
 
     Args:
-        uploads: how many there were of each noise z.
+        uploads: number of uploads by noise z.
 
     Raises:
         ConfigError: opacus is not installed.

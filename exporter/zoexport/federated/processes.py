@@ -1,4 +1,4 @@
-"""Flower's programs as children of this process: where they are, what they are given, and that they end with it."""
+"""Flower's programs as child processes: paths, arguments, and termination with this process."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _POLL = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Access:
-    """How the server is reached, and who may.
+    """Address of the server, and clients with access.
 
     Attributes:
-        host, port: what it listens on.
-        ca: the certificate of the authority. certificate, key: the server's own, PEM.
-        nodes: a folder with a public key ``NAME.pub`` for each client.
+        host, port: address that the server listens on.
+        ca: certificate of the authority. certificate, key: the server's own, PEM.
+        nodes: folder with a public key ``NAME.pub`` for each client.
     """
 
     host: str
@@ -44,7 +44,7 @@ class Access:
     nodes: Path
 
     def keys(self) -> NodeKeys:
-        """The clients' public keys.
+        """Return the clients' public keys.
 
         Raises:
             ConfigError: a file or the keys are missing or wrong.
@@ -123,19 +123,19 @@ def process(
             try:
                 yield started
             finally:
-                # It ends its own children where it is asked to end.
+                # On SIGTERM it ends its own children.
                 started.terminate()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     started.wait(10)
 
 
 def program(name: str) -> str:
-    """A program of this environment, whatever the PATH says."""
+    """Return the path of a program in this Python environment, regardless of PATH."""
     return str(Path(sys.executable).with_name(name))
 
 
 def _environment(home: Path) -> dict[str, str]:
-    """With Flower's home in our folder, and our package and its programs where Flower's processes look for them."""
+    """Return the environment of Flower's processes: FLWR_HOME, PATH and PYTHONPATH."""
     programs = str(Path(sys.executable).parent)
     root = str(Path(__file__).resolve().parents[2])
     return {
@@ -148,7 +148,7 @@ def _environment(home: Path) -> dict[str, str]:
 
 
 def flwr_command(home: Path, *arguments: str) -> dict[str, Any]:
-    """What a command of Flower's says as JSON; ``success`` is False where it failed."""
+    """Return the JSON output of a Flower command; ``success`` is False if it failed."""
     found = subprocess.run(
         [program("flwr"), *arguments, "--format", "json"],
         env=_environment(home),
@@ -162,7 +162,7 @@ def flwr_command(home: Path, *arguments: str) -> dict[str, Any]:
 
 
 class Registry:
-    """Which keys the SuperLink knows: those of the folder, also those that come while it runs."""
+    """Registers the folder's keys with the SuperLink, including keys added at run time."""
 
     def __init__(self, home: Path, keys: NodeKeys, link: Link, log: Path) -> None:
         self._home, self._keys, self._link, self._log = home, keys, link, log
@@ -199,7 +199,7 @@ class Registry:
 
 
 def free_port() -> int:
-    """A port of this machine that nothing listens on now."""
+    """Return a port of this machine that nothing listens on now."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])

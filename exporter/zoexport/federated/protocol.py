@@ -47,7 +47,7 @@ class Trajectory:
 
     @classmethod
     def unpack(cls, content: bytes, steps: int, scalars: int) -> Trajectory:
-        """The trajectory that :meth:`pack` wrote.
+        """Return the trajectory that :meth:`pack` wrote.
 
         Raises:
             DataError: another number of bytes.
@@ -69,7 +69,7 @@ class Trajectory:
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> Trajectory:
-        """Those of a log."""
+        """Return the scalars of a trajectory log."""
         return cls(
             np.array([record.loss for record in records], np.float32),
             np.array([record.gradients for record in records], np.float32),
@@ -78,14 +78,14 @@ class Trajectory:
 
 @dataclasses.dataclass(frozen=True)
 class RoundScalars:
-    """What a round's new model follows from: the trajectories that were averaged, by client.
+    """Averaged trajectories of a round by client, which determine its new model.
 
-    None of them: the round left the model as it was. Where the scalars themselves are averaged it is one, of
-    :data:`SCALARS_OF_ALL`.
+    Without trajectories the round left the model unchanged. If the scalars themselves are averaged,
+    the only key is :data:`SCALARS_OF_ALL`.
 
     Attributes:
-        aggregate: how clients' models became one (``aggregate``).
-        limit: the norm to which each client's update was shortened, or None.
+        aggregate: aggregation of the clients' models (``aggregate``).
+        limit: clipping norm of each client's update, or None.
     """
 
     round: int
@@ -122,7 +122,7 @@ class Request:
     rounds: Sequence[RoundScalars] = ()
 
     def pack(self) -> bytes:
-        """As bytes."""
+        """Serialize the request."""
         listed = [
             {
                 "round": one.round,
@@ -152,7 +152,7 @@ class Request:
 
     @classmethod
     def unpack(cls, content: bytes) -> Request:
-        """The request that :meth:`pack` wrote.
+        """Return the request that :meth:`pack` wrote.
 
         Raises:
             DataError: it is something else.
@@ -218,7 +218,7 @@ class Reply:
     body: bytes = b""
 
     def pack(self) -> bytes:
-        """As bytes."""
+        """Serialize the reply."""
         header = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
@@ -228,7 +228,7 @@ class Reply:
 
     @classmethod
     def unpack(cls, content: bytes) -> Reply:
-        """The reply that :meth:`pack` wrote.
+        """Return the reply that :meth:`pack` wrote.
 
         Raises:
             DataError: it is something else.

@@ -17,7 +17,7 @@ HEADER = ("round", "clients", "refused", "loss", "held out", "up", "down", "GFLO
 
 
 def row(content: Mapping[str, Any]) -> list[Any]:
-    """A round's cells under :data:`HEADER`."""
+    """Return a round's cells under :data:`HEADER`."""
     flops = content["flops"]
     held_out = content.get("evaluation", {}).get("loss")
     return [
@@ -34,7 +34,7 @@ def row(content: Mapping[str, Any]) -> list[Any]:
 
 
 def check(folder: Path) -> None:
-    """Whether a report can be drawn, asked before the first round.
+    """Check before the first round that a report can be drawn.
 
     Raises:
         ConfigError: matplotlib is not installed.

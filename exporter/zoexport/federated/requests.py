@@ -1,4 +1,4 @@
-"""What the server asks: requests with what each client lacks, from the rounds on disk."""
+"""Requests of the server, with the rounds that each client lacks, from disk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Requests:
         self._packed: tuple[int, bytes] | None = None
 
     def build(self, kind: str, number: int, client: int, since: int, model: Model) -> bytes:
-        """With what a client that has version ``since`` lacks: rounds' scalars, or a whole model where that is less.
+        """Build a request with the scalars since version ``since``, or a whole model if smaller.
 
         Args:
             model: the newest version.
@@ -54,7 +54,7 @@ class Requests:
         ).pack()
 
     def scalars(self, number: int) -> RoundScalars:
-        """What the version after a round follows from."""
+        """Return the scalars that determine the version after a round."""
         ended = self._store.round(number)
         clients: list[int] = ended["clients"]
         aggregate, limit = ended.get("aggregate", AGGREGATES[0]), ended.get("limit")
@@ -66,7 +66,7 @@ class Requests:
         return RoundScalars(number, found, aggregate, limit)
 
     def _fewer_bytes(self, since: int, target: int, model: Model) -> bool:
-        """Whether the scalars of the rounds from a version on are no more than a model, from their numbers alone."""
+        """Return whether the scalars of the missing rounds take at most the bytes of a model."""
         if self._terms.how.upload != SCALARS:
             return False
         whole = sum(values.nbytes for values in model.values())
@@ -80,7 +80,7 @@ class Requests:
         return True
 
     def _packed_of(self, version: int, model: Model) -> bytes:
-        """The newest version as bytes, made once for all clients of a round."""
+        """Return the newest version as bytes, made once for all clients of a round."""
         if self._packed is None or self._packed[0] != version:
             self._packed = version, models.pack(model)
         return self._packed[1]

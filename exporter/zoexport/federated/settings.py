@@ -21,7 +21,7 @@ def terms_of(
     steps: int,
     settings: Mapping[str, str],
 ) -> Terms:
-    """The terms, checked by the method's own rules.
+    """Return the terms, checked by the method's own rules.
 
     Args:
         algorithm: a key of :data:`terms.ALGORITHMS`, or None for the one of the bundle's kind.

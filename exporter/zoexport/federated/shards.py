@@ -16,7 +16,7 @@ IID, LABELS, FIELD = "iid", "labels", "field"
 
 
 def divided(path: Path, clients: int, how: str, seed: int) -> list[list[int]]:
-    """Which examples each client has: numbers of lines that are not blank, from 0.
+    """Divide examples among clients: indices of non-blank lines, from 0.
 
     Args:
         path: examples as JSON Lines.
@@ -89,7 +89,7 @@ def _dealt(groups: Sequence[list[int]], clients: int) -> list[list[int]]:
 
 
 def _by_size(groups: list[list[int]], clients: int) -> list[list[int]]:
-    """Each group to the client that has the least so far."""
+    """Assign each group to the client with the fewest examples so far."""
     shards: list[list[int]] = [[] for _ in range(clients)]
     for group in sorted(groups, key=lambda one: (-len(one), one)):
         min(shards, key=len).extend(group)

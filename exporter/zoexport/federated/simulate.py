@@ -113,7 +113,7 @@ def simulate(
 
 
 def summary(store: Store, rounds: int) -> dict[str, Any]:
-    """What a federation with ``rounds`` rounds has done, from its folder."""
+    """Summarize the first ``rounds`` rounds of a federation from its folder."""
     found = ended_rounds(store, rounds)
     last = found[-1]
     return {
@@ -135,7 +135,7 @@ def summary(store: Store, rounds: int) -> dict[str, Any]:
 
 
 def ended_rounds(store: Store, rounds: int) -> list[dict[str, Any]]:
-    """What the first rounds of a federation have said of themselves."""
+    """Return the records of the first ``rounds`` rounds of a federation."""
     return [{**store.round(number), **store.notes(number)} for number in range(rounds)]
 
 
@@ -168,7 +168,7 @@ def _client(path: Path, trust: Trust, folder: Path, number: int, privacy: Privac
 def _handle(
     path: Path, trust: Trust, folder: Path, privacy: Privacy | None, content: bytes
 ) -> bytes:
-    """A virtual client: which one is for the server's request to say."""
+    """Run a virtual client; the server's request determines its number."""
     from zoexport.federated.protocol import Request
 
     number = Request.unpack(content).client

@@ -42,13 +42,13 @@ class Store:
         self.folder = folder
         self.terms = terms
         self.sample = sample
-        #: Which federation it is: random, and known to clients, whose folders may have seen another.
+        #: Random id of the federation; clients compare it with the id in their folders.
         self.federation = ""
 
     @classmethod
     @contextlib.contextmanager
     def opened(cls, folder: Path, terms: Terms, sample: int, bundle: Path) -> Iterator[Store]:
-        """The federation in a folder, made where there is none, and locked.
+        """Open and lock the federation in a folder; create it if missing.
 
         Args:
             bundle: the folder of the bundle, for :func:`bundle_of`.
@@ -102,14 +102,14 @@ class Store:
     # ---- rounds ------------------------------------------------------------------------------------------------
 
     def version(self) -> int:
-        """How many rounds have ended: the version of the newest model."""
+        """Return the number of completed rounds, which is the version of the newest model."""
         number = 0
         while (self._round(number) / "round.json").exists():
             number += 1
         return number
 
     def round(self, number: int) -> dict[str, Any]:
-        """What a round that has ended says of itself."""
+        """Return the record of a completed round."""
         return _read_json(self._round(number) / "round.json")
 
     def plan(self, number: int) -> dict[str, Any] | None:
@@ -129,7 +129,7 @@ class Store:
             temporary.write_bytes(content)
 
     def replies(self, number: int) -> dict[int, bytes]:
-        """The kept replies of a round, by client."""
+        """Return the kept replies of a round, by client."""
         found = {}
         for path in self._round(number).glob("reply-*.bin"):
             found[int(path.stem.removeprefix("reply-"))] = path.read_bytes()
@@ -140,7 +140,7 @@ class Store:
         return self._reply(number, client).read_bytes()
 
     def refuse(self, number: int, client: int, reason: str, *, final: bool = True) -> None:
-        """Log a reply that does not count. Where that is not ``final`` its client is asked again."""
+        """Log a reply that does not count. Unless ``final``, its client is asked again."""
         path = self._round(number) / "refused.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         line = json.dumps({"client": client, "reason": reason, "final": final}) + "\n"
@@ -150,7 +150,7 @@ class Store:
             os.fsync(file.fileno())
 
     def refused(self, number: int) -> list[dict[str, Any]]:
-        """The logged refusals of a round, in the order they came."""
+        """Return the logged refusals of a round, in the order they came."""
         path = self._round(number) / "refused.jsonl"
         if not path.exists():
             return []
@@ -173,12 +173,12 @@ class Store:
         write_json(self._round(number) / "synchronized.json", content)
 
     def notes(self, number: int) -> dict[str, Any]:
-        """What :meth:`note` kept, or nothing."""
+        """Return the content stored by :meth:`note`, or an empty dict."""
         path = self._round(number) / "synchronized.json"
         return _read_json(path) if path.exists() else {}
 
     def kept_model(self, version: int, like: Mapping[str, int]) -> Model | None:
-        """A version that is still kept and is the one its round made; else None."""
+        """Return a version that is still kept and is the one its round made, else None."""
         try:
             content = self._model(version).read_bytes()
             model = models.unpack(content, like, str(self._model(version)))
@@ -215,7 +215,7 @@ def read_federation(folder: Path) -> dict[str, Any]:
 
 
 def bundle_of(folder: Path) -> Path:
-    """Where the bundle of a federation was when that began.
+    """Return the bundle's path at the start of a federation.
 
     Raises:
         StateError: as for :func:`read_federation`.
@@ -224,7 +224,7 @@ def bundle_of(folder: Path) -> Path:
 
 
 def of_folder(folder: Path) -> Store:
-    """The federation in a folder, for reading; another process may run it.
+    """Return the federation in a folder, for reading; another process may run it.
 
     Raises:
         StateError: as for :func:`read_federation`.

@@ -1,7 +1,7 @@
 """Flower's SuperNode as ``federate client`` runs it: no app but ours is taken from a server.
 
 Flower can check who signed an app (``--trusted-entities``), but only by signatures that its hub hands to the SuperLink;
-an app that one's own server is given has none. So the one call by which an app comes is looked at here.
+an app from one's own server has none. So this module checks the one call that delivers an app.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FOREIGN_APP = 76
 
 
 def pin(client: type[Any], expected: str) -> None:
-    """Let Flower's client of the Fleet API give an app to its caller only where that is ours; else the process ends."""
+    """Let Flower's client of the Fleet API return only our app; end the process otherwise."""
     original = client.GetFab
 
     def get_fab(self: Any, request: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What server and clients of a federation agree on before its first round."""
+"""Settings that server and clients of a federation share from its first round on."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ SCALARS, VALUES = "scalars", "values"
 
 @dataclasses.dataclass(frozen=True)
 class Algorithm:
-    """How clients' work becomes the next model.
+    """Federated algorithm: computes the next model from the clients' work.
 
     Attributes:
-        upload: what a client returns: the ``scalars`` of its trajectory log, or the trained ``values``.
-        averages: what the server averages: ``models``, or the ``scalars`` of each step.
-        shared_seed: whether all clients of a round perturb alike.
-        difference: of zeroth-order steps, where none is chosen; None leaves it to the bundle.
-        first_order: whether its bundles train by gradients.
+        upload: a client's upload: the ``scalars`` of its trajectory log, or the trained ``values``.
+        averages: averaged quantity: ``models``, or the ``scalars`` of each step.
+        shared_seed: whether all clients of a round use the same perturbations.
+        difference: default of zeroth-order steps; None: the bundle's.
+        first_order: whether its bundles train with gradients.
     """
 
     summary: str
@@ -88,12 +88,12 @@ class Terms:
         return ALGORITHMS[self.algorithm]
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON keeps it."""
+        """Return the terms for JSON."""
         return dataclasses.asdict(self)
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Terms:
-        """The terms that JSON has kept.
+        """Return the terms that JSON has kept.
 
         Raises:
             TypeError, KeyError: it is something else.
@@ -117,7 +117,7 @@ class Terms:
 
 
 def algorithm(name: str | None, *, first_order: bool) -> str:
-    """The algorithm by its name; that of the bundle's kind where there is none.
+    """Return the algorithm ``name``, or the default for the bundle's kind if None.
 
     Raises:
         ConfigError: unknown, or not for bundles of this kind.

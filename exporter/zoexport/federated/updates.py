@@ -52,13 +52,13 @@ class Updates:
         self._refuse = refuse
         self._kept: dict[int, Model] = {}
         self._kept_bytes = 0
-        #: Of each client's update.
+        #: Norm of each client's update.
         self.norms: dict[int, float] = {}
         for client in list(counted):
             self._look_at(client)
 
     def combined(self, guard: Guard, limit: float | None) -> Model | None:
-        """The next version; None where the clients' mean is none, as it diverges or is not finite."""
+        """Return the next version; None if the clients' mean diverges or is not finite."""
         try:
             model = self._of_all(guard, limit)
         except DivergedError:

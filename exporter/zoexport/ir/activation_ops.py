@@ -1,6 +1,6 @@
-"""What happens to activations before products: rounding to 8-bit grids, and rotations; ``ops`` imports this module.
+"""Operators on the inputs of products: 8-bit rounding and rotation; imported by ``ops``.
 
-Both give the same bits here and on devices (``runtime_ops/kernels/activations.h``).
+Both are bitwise identical here and on devices (``runtime_ops/kernels/activations.h``).
 """
 
 from __future__ import annotations

@@ -182,23 +182,23 @@ def cached_attention(
     softcap: float,
     window: int,
 ) -> Tensor:
-    """What T tokens read of the tokens before them and of each other.
+    """Attend from T tokens to the cached tokens before them and to each other.
 
     Args:
         q: float32 (1, H, T, D). k: float32 (1, N, T, D), v: float32 (1, N, T, E) of the same tokens; N divides H, and
             query head h reads head h // (H / N).
-        keys: float32 (N, R, D), values: float32 (N, R, E) of the tokens before: that at position p stands in row p % R,
-            unless a later one does.
-        position: int64 (1), of the first of the T tokens.
-        slopes: float32 (H), what is added to a score for each token that a key comes after the query (ALiBi); or None.
-        scale: of the scores. softcap: c of c * tanh(score / c); 0: none.
-        window: how many tokens a query sees, itself the last; 0: all of them up to itself.
+        keys: float32 (N, R, D), values: float32 (N, R, E) of the tokens before; position p is in
+            row p % R, unless a later token has overwritten it.
+        position: int64 (1), the position of the first of the T tokens.
+        slopes: float32 (H), added to a score per token from query to key (ALiBi); or None.
+        scale: factor of the scores. softcap: c of c * tanh(score / c); 0: none.
+        window: tokens that a query sees, up to and including itself; 0: all of them.
 
     Returns:
         float32 (1, H, T, E).
 
     Raises:
-        ValueError: other shapes, a position below 0, or rows that are needed and no longer there.
+        ValueError: wrong shapes, a negative position, or needed rows that were overwritten.
     """
     heads, tokens = q.shape[1], q.shape[2]
     groups, rows = keys.shape[:2]

@@ -74,7 +74,7 @@ class Attention:
 
 
 def softmaxes(program: Program, length: int) -> list[Node]:
-    """The calls that make probabilities of scores (..., length, length)."""
+    """Return the calls that make probabilities of scores (..., length, length)."""
     return [
         node
         for node in program.module.graph.nodes
@@ -85,7 +85,7 @@ def softmaxes(program: Program, length: int) -> list[Node]:
 
 
 def attention_of(program: Program, softmax: Node) -> Attention:
-    """The computation that ends in ``softmax``, followed back to its product, and then to the one that reads it.
+    """Return the attention around ``softmax``: from the product before it to the product after it.
 
     Raises:
         OtherAttention: it is of another kind.
@@ -144,7 +144,7 @@ def _other(node: Node, expected: str) -> OtherAttention:
 
 
 def _reader(softmax: Node) -> Node:
-    """The product of probabilities and values."""
+    """Return the product of probabilities and values."""
     node = softmax
     while len(node.users) == 1:
         (reader,) = node.users
@@ -169,14 +169,14 @@ def _of_keys(given: tuple[Any, ...]) -> dict[Node, Node]:
 
 
 def _is_low(value: Any) -> bool:
-    """Whether a number, or a constant without dimensions, hides the score that it stands for."""
+    """Return whether a number or a scalar constant is low enough to mask a score."""
     if is_call(value, aten.scalar_tensor, aten.full):
         value = arguments(value)[1 if is_call(value, aten.full) else 0]
     return isinstance(value, int | float) and value <= HIDDEN
 
 
 def _constant_nodes(program: Program) -> set[Node]:
-    """What neither tokens nor the model's own weights decide: tables, and calls on them alone."""
+    """Return the nodes that depend on constant tables alone, not on tokens or parameters."""
     found: set[Node] = set()
     values = zip(program.inputs, placeholders(program).values(), strict=True)
     found |= {node for value, node in values if value.role == "weight"}
@@ -201,7 +201,7 @@ def tables_of(graph: TrainingGraph, stage: Stage) -> tuple[str, ...]:
 def table_values(
     graph: TrainingGraph, program: Program, stage: Stage
 ) -> Callable[[Node], torch.Tensor]:
-    """The values of constants of a stage's program: of its tables, and of what is computed from these.
+    """Return values of a stage's tables and of nodes computed from tables alone.
 
     The function raises OtherAttention for what depends on weights.
     """
@@ -224,7 +224,7 @@ def table_values(
 def scores_added(
     attention: Attention, value: Callable[[Node], torch.Tensor], length: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What constants add to scores, and which they hide: float32 and bool (h, length, length), h heads or 1.
+    """Return the bias and the mask of scores, float32 and bool (h, length, length), h heads or 1.
 
     Raises:
         OtherAttention: rows of a batch are treated differently, or constants depend on weights.
@@ -249,10 +249,10 @@ def _by_head(value: torch.Tensor, length: int) -> torch.Tensor:
 
 
 def seen_before(hides: torch.Tensor) -> int | None:
-    """How many tokens a causal query sees, itself the last (all: 0), by which scores are hidden; None of other masks.
+    """Return the window of a causal mask, in tokens (0: all); None for other masks.
 
     Args:
-        hides: bool (h, length, length).
+        hides: bool (h, length, length), True for masked scores.
     """
     length = hides.shape[-1]
     behind = torch.arange(length)[:, None] - torch.arange(length)[None]
@@ -268,7 +268,7 @@ def seen_before(hides: torch.Tensor) -> int | None:
 
 
 def transposed(node: Node) -> Node:
-    """(..., s, d) of what is (..., d, s): what was transposed, where it was."""
+    """Transpose (..., d, s) to (..., s, d); undo an existing transpose if there is one."""
     rank = len(shape_of(node))
     if is_call(node, aten.transpose) and {axis % rank for axis in arguments(node)[1:3]} == {
         rank - 2,
@@ -279,7 +279,7 @@ def transposed(node: Node) -> Node:
 
 
 def unrepeated(node: Node) -> Node:
-    """What ``node`` (..., h, s, d) repeats for each head of a group, (b, n, s, d); else itself."""
+    """Return the (b, n, s, d) value that ``node`` repeats for heads of groups; else ``node``."""
     if not is_call(node, *RESHAPES):
         return node
     expand = operand(node)

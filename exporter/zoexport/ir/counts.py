@@ -33,7 +33,7 @@ _ADDED_PRODUCTS = (aten.addmm, aten.baddbmm)
 
 
 def seen_pairs(tokens: int, causal: bool, window: int) -> int:
-    """The pairs of a query and a key of ``zoexport.attention`` for a row of ``tokens``."""
+    """Count the pairs of a query and a key of ``zoexport.attention`` for a row of ``tokens``."""
     if not causal:
         return tokens * tokens
     most = min(window or tokens, tokens)
@@ -43,10 +43,10 @@ def seen_pairs(tokens: int, causal: bool, window: int) -> int:
 def attention_flops(
     q: Sequence[int], width: int, causal: bool, window: int, *, gradient: bool
 ) -> int:
-    """Of ``zoexport.attention`` with q (B, T, H, D) and values of ``width``, or of its gradient by q, k and v.
+    """Count FLOPs of ``zoexport.attention``, q (B, T, H, D), values of ``width``, or its gradient.
 
-    Of a pair of tokens the result is two products, over the depth and over the width; the gradient makes the scores and
-    the gradients of probabilities, and of these one product for each of q, k and v.
+    The forward pass has two products per pair of tokens, over depth and width. The gradient
+    recomputes scores and gradients of probabilities, and has one product for each of q, k and v.
     """
     batches, tokens, heads, depth = q
     each = 3 * depth + 2 * width if gradient else depth + width
@@ -54,9 +54,9 @@ def attention_flops(
 
 
 def product_flops(program: Program) -> int:
-    """Floating-point operations of a program's products, two for each multiply-add; all else is small beside them.
+    """Count FLOPs of a program's products, two per multiply-add; other operators are negligible.
 
-    Recorded shapes are numbers.
+    Recorded shapes must be numbers.
     """
     return sum(_flops(node) for node in program.module.graph.nodes)
 

@@ -1,7 +1,7 @@
-"""Decompositions of a graph's calls; calls that are alike are traced once.
+"""Decompositions of a graph's calls; identical calls are traced once.
 
-Tracing a whole program takes longer by the calls that stay as they are, which are most, and traces what layers and
-lengths have in common again.
+Tracing a whole program would also trace the calls that stay unchanged, which are most, and would
+trace identical calls of layers and lengths again.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def core_decompositions() -> Mapping[Any, Callable[..., Any]]:
 
 
 class Decompositions:
-    """A table by which calls are decomposed, and what that made of those before.
+    """Decomposition table with a cache of the calls that it has decomposed.
 
     Args:
-        table: an operator's function, as ``make_fx`` takes it.
+        table: maps operators to functions, as in ``make_fx``.
     """
 
     def __init__(self, table: Mapping[Any, Callable[..., Any]]) -> None:
@@ -43,10 +43,10 @@ class Decompositions:
         self._parts = Known(_MOST_PARTS)
 
     def apply(self, graph: Graph) -> Graph:
-        """A graph without calls of the table's operators, and of those that PyTorch itself makes of others.
+        """Return a graph without calls of the table's operators and of composite operators.
 
         Args:
-            graph: with recorded shapes that are numbers, and without operators that write (``ir.verify``).
+            graph: has numbers as recorded shapes and no in-place operators (``ir.verify``).
         """
         made = Graph()
         values: dict[Node, Any] = {}
@@ -72,7 +72,7 @@ class Decompositions:
         return operator in self._table or operator.has_kernel_for_dispatch_key(_COMPOSITE)
 
     def _part(self, node: Node) -> Graph:
-        """What stands for a call: a graph whose placeholders are its tensors, in their order."""
+        """Return the replacement of a call: a graph with its tensors as placeholders, in order."""
         args, kwargs = map_arg((node.args, node.kwargs), lambda arg: arg.meta["val"])
         part: Graph = self._parts.get(node.target, args, kwargs, lambda: self._traced(node))
         return part
@@ -88,7 +88,7 @@ class Decompositions:
         mode = static_mode()
         tensors: list[torch.Tensor] = []
         with mode, torch.no_grad():
-            # Others than those that were recorded, of which one may be given twice.
+            # New tensors: the same recorded tensor may be passed twice.
             map_arg((node.args, node.kwargs), lambda arg: tensors.append(_another(arg.meta["val"])))
             traced = make_fx(functionalize(called), decomposition_table=self._table)(*tensors)
         return traced.graph

@@ -1,7 +1,7 @@
-"""What calls give for tensors without values; calls that are alike are computed once.
+"""Fake outputs of calls; calls with the same metadata are computed once.
 
-Layers repeat the calls of the first one, and a program repeats them at each length. PyTorch takes a good part of a
-millisecond for each, which is a tenth of a compilation.
+Layers repeat the calls of the first layer, and a program repeats them at each length. PyTorch takes
+a good part of a millisecond for each, which is a tenth of a compilation.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _PLAIN = (
 
 
 class Known:
-    """What was made for calls, of which those that are alike get the same.
+    """Cache of values made for calls, keyed by operator and argument metadata.
 
     Args:
-        most: calls that are kept; more of them are of programs that are long done.
+        most: maximum number of entries; the cache is cleared when it is full.
     """
 
     def __init__(self, most: int) -> None:
@@ -39,7 +39,7 @@ class Known:
         self._made: dict[Any, Any] = {}
 
     def get(self, operator: Any, args: Any, kwargs: dict[str, Any], make: Callable[[], Any]) -> Any:
-        """What ``make`` gives for a call, or gave for another one of the same shapes."""
+        """Return the cached value of a call with the same metadata, else the result of ``make``."""
         try:
             key = operator, _described(args), _described(tuple(kwargs.items()))
         except _NotAlikeError:
@@ -63,10 +63,10 @@ def static_mode() -> FakeTensorMode:
 
 
 def fake_result(mode: FakeTensorMode, operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """What ``operator`` gives, which may be the very tensors that it gave for other tensors of the same shapes.
+    """Return the fake result of ``operator``; tensors are shared by calls of the same shapes.
 
     Args:
-        mode: of the tensors among the arguments.
+        mode: the fake mode of the tensor arguments.
     """
 
     def compute() -> Any:
@@ -79,11 +79,11 @@ def fake_result(mode: FakeTensorMode, operator: Any, args: Any, kwargs: dict[str
 
 
 class _NotAlikeError(Exception):
-    """What a call gives depends on more than its arguments' shapes."""
+    """Raised if the result of a call depends on more than the shapes of its arguments."""
 
 
 def _described(value: Any) -> Any:
-    """What decides a call's result, of one argument: equal for arguments that are alike, and hashable."""
+    """Return a hashable cache key of an argument: all metadata that the result depends on."""
     if isinstance(value, FakeTensor):
         if value.constant is not None:  # its value is known
             raise _NotAlikeError

@@ -23,7 +23,7 @@ PIECE = 1 << 23
 
 
 def bound_weights(graph: LayerGraph) -> list[str]:
-    """The weights that stages bind, each once, in the order of the stages."""
+    """Return the weights that stages bind, each once, in the order of the stages."""
     slots = {slot.name for slot in graph.slots}
     found = dict.fromkeys(name for stage in graph.stages for name in stage.bind.values())
     return [name for name in found if name not in slots]
@@ -58,9 +58,9 @@ def write_weights(
     """Write weights to the file ``path``, a few rows in memory at a time.
 
     Args:
-        graph: after lowering. names: of the weights.
-        reader: of the model's parameters; None where ``graph`` has the values.
-        path: of the file. progress: see ``core.progress.Progress``.
+        graph: after lowering. names: names of the weights.
+        reader: reads the model's parameters; None if ``graph`` has the values.
+        path: the file. progress: see ``core.progress.Progress``.
         pack: how quantized weights that are read here are stored.
     """
     with TensorFileWriter(path, _entries(graph, names)) as file:
@@ -74,7 +74,7 @@ def write_weights(
 
 
 def content_digest(graph: TrainingGraph, names: list[str], pack: Pack | None = None) -> str:
-    """A SHA-256 of all that decides what :func:`write_weights` writes, but for the values of the model's parameters.
+    """Return a SHA-256 of all inputs of :func:`write_weights`, except for parameter values.
 
     Args:
         graph, names, pack: of :func:`write_weights`.
@@ -108,7 +108,7 @@ def materialize(graph: LayerGraph, reader: RowReader) -> None:
 
 
 def values(graph: TrainingGraph, reader: RowReader, names: Iterable[str]) -> dict[str, Tensor]:
-    """The values of some of the weights that stages bind; codes come with their scales."""
+    """Return the values of some of the weights that stages bind; codes come with their scales."""
     found = {}
     for name in names:
         pieces = list(_pieces(graph, reader, name))
@@ -155,19 +155,19 @@ class RowsWithoutChosen:
         self.chosen = chosen
 
     def read_rows(self, name: str, begin: int, end: int) -> Tensor:
-        """Rows ``begin`` to ``end`` of a parameter, float32."""
+        """Return rows ``begin`` to ``end`` of a parameter, float32."""
         rows = self.reader.read_rows(name, begin, end)
         places = self.chosen.get(name)
         if places is None:
             return rows
-        # Of torch's own memory, what is freed would stay with the process in holes between small things.
+        # Freed memory of torch's allocator would stay with the process because of fragmentation.
         rows = untouched_zeros(tuple(rows.shape), rows.dtype).copy_(rows)
         rows.view(-1)[_within(places, begin, end, rows.shape[1])] = 0
         return rows
 
 
 def stage_values(graph: TrainingGraph, stage: Stage) -> dict[str, Tensor]:
-    """The values of the weights that a stage binds, by their own names."""
+    """Return the values of the weights that a stage binds, by their own names."""
     slots = {slot.name for slot in graph.slots}
     names = [name for name in dict.fromkeys(stage.bind.values()) if name not in slots]
     if graph.source is None:
@@ -178,7 +178,7 @@ def stage_values(graph: TrainingGraph, stage: Stage) -> dict[str, Tensor]:
 def _pieces(
     graph: TrainingGraph, reader: RowReader | None, name: str, pack: Pack | None = None
 ) -> Iterator[tuple[str, int, Tensor]]:
-    """A weight's rows in pieces: (name, first row, rows); codes bring the other parts along."""
+    """Yield a weight's rows in pieces: (name, first row, rows); codes include all other parts."""
     declared = graph.weights[name]
     if reader is None:
         yield name, 0, declared
@@ -196,7 +196,7 @@ def _pieces(
 
 
 def _is_made(graph: TrainingGraph, name: str) -> bool:
-    """Whether a weight's values are the graph's own, and not read from the model, as they are or to be quantized."""
+    """Return whether the graph contains a weight's values, which are not read from the model."""
     return name not in graph.parameters and name.rpartition(".")[0] not in graph.quantized
 
 

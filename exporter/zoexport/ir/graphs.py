@@ -42,12 +42,12 @@ EXAMPLE_SIZE = 5
 
 
 def output_node(module: InterpretedGraph | GraphModule) -> Node:
-    """The graph's output node."""
+    """Return the graph's output node."""
     return next(node for node in reversed(module.graph.nodes) if node.op == "output")
 
 
 def outputs(program: Program) -> dict[str, Node]:
-    """The nodes that a program returns, by output name."""
+    """Return the nodes that a program returns, by output name."""
     returned: Any = output_node(program.module).args[0]
     return dict(zip((value.name for value in program.outputs), returned, strict=True))
 
@@ -60,7 +60,7 @@ def set_outputs(program: Program, named: Iterable[tuple[Value, Node]]) -> None:
 
 
 def placeholders(program: Program) -> dict[str, Node]:
-    """A program's placeholder nodes by input name."""
+    """Return a program's placeholder nodes by input name."""
     nodes = [node for node in program.module.graph.nodes if node.op == "placeholder"]
     return dict(zip((value.name for value in program.inputs), nodes, strict=True))
 
@@ -81,7 +81,7 @@ def add_input(program: Program, value: Value) -> Node:
 
 
 def weight_input(program: Program, name: str, tensor: torch.Tensor) -> Node:
-    """The placeholder of the weight ``name``, which holds ``tensor``; added where the program reads it first."""
+    """Return the placeholder of the weight ``name`` with value ``tensor``; add it if missing."""
     known = placeholders(program).get(name)
     if known is not None:
         return known
@@ -102,11 +102,11 @@ def remove_unused_weights(program: Program) -> None:
 def constant_nodes(
     program: Program, names: Container[str], leave: Callable[[Node], bool] = lambda _: False
 ) -> dict[Node, str]:
-    """The inputs of these names and the calls that depend on them alone, in order.
+    """Return the inputs ``names`` and the calls that depend on them alone, in order.
 
     Args:
-        names: of weights.
-        leave: whether a call is not among them whatever it reads.
+        names: names of weights.
+        leave: returns whether a call is to be excluded.
 
     Returns:
         The name of each input; "" for a call.
@@ -122,7 +122,7 @@ def constant_nodes(
 def constant_values(
     program: Program, weights: Mapping[str, torch.Tensor], leave: Callable[[Node], bool]
 ) -> dict[Node, Any]:
-    """What :func:`constant_nodes` gives, computed: tensors, and lists of them where an operator has several results."""
+    """Compute the nodes of :func:`constant_nodes`; operators with several results give lists."""
     values: dict[Node, Any] = {}
     for node, name in constant_nodes(program, weights, leave).items():
         if name:
@@ -136,7 +136,7 @@ def constant_values(
 
 
 def copy_program(program: Program, name: str) -> Program:
-    """An independent copy of a program under another name."""
+    """Return an independent copy of a program under another name."""
     graph = copy.deepcopy(program.module.graph)
     module = InterpretedGraph(graph)
     inputs, outputs = list(program.inputs), list(program.outputs)
@@ -159,7 +159,7 @@ def copy_graph(graph: G) -> G:
 
 
 def is_call(node: object, *operators: Any) -> TypeGuard[Node]:
-    """Whether ``node`` calls one of ``operators`` (OpOverload or its packet)."""
+    """Return whether ``node`` calls one of ``operators`` (OpOverload or its packet)."""
     if not isinstance(node, Node) or node.op != "call_function":
         return False
     target = node.target
@@ -167,7 +167,7 @@ def is_call(node: object, *operators: Any) -> TypeGuard[Node]:
 
 
 def is_own(node: object) -> TypeGuard[Node]:
-    """Whether ``node`` calls one of zoexport's own operators."""
+    """Return whether ``node`` calls one of zoexport's own operators."""
     return (
         isinstance(node, Node)
         and node.op == "call_function"
@@ -182,12 +182,12 @@ def writes(node: Node) -> bool:
 
 
 def arguments(node: Node) -> tuple[Any, ...]:
-    """A call's positional arguments; FX's type for them names every kind that exists, which no caller can use."""
+    """Return a call's positional arguments, typed as Any instead of FX's union of all kinds."""
     return node.args
 
 
 def operand(node: Node, index: int = 0) -> Node:
-    """The argument at ``index``, a node.
+    """Return the argument at ``index``, a node.
 
     Raises:
         TypeError: the argument is a number, a list or nothing.
@@ -218,13 +218,13 @@ def keep_path(node: Node, like: Node) -> None:
 
 
 def module_path(node: Node) -> str:
-    """The path in the Hugging Face model of the module that a node comes from; empty where it is not known."""
+    """Return the Hugging Face path of the module that a node comes from; empty if unknown."""
     stack = node.meta.get(_PATHS)
     return str([*stack.values()][-1][0]).removeprefix("model.") if stack else ""
 
 
 def described(node: Node) -> str:
-    """The operator of a call and the module that it comes from, for messages."""
+    """Return the operator of a call and the module that it comes from, for messages."""
     operator = str(getattr(node.target, "overloadpacket", node.target))
     path = module_path(node)
     return f"{operator} of {path}" if path else operator
@@ -245,7 +245,7 @@ def _fake(like: Node, dtype: torch.dtype, shape: Iterable[int]) -> torch.Tensor:
 
 
 def shape_of(node: Node) -> tuple[int, ...]:
-    """The shape recorded for a node."""
+    """Return the shape recorded for a node."""
     return tuple(node.meta["val"].shape)
 
 

@@ -65,7 +65,7 @@ class Stages:
         }
 
     def forward(self, tokens: torch.Tensor) -> list[list[torch.Tensor]]:
-        """The activations that each stage reads; ``tokens`` (rows, length) are given to whichever reads them."""
+        """Return the inputs of each stage, given ``tokens`` (rows, length)."""
         self.tokens = tokens
         reads: list[list[torch.Tensor]] = [[]]
         for stage in self.graph.stages[:-1]:
@@ -121,7 +121,7 @@ class Stages:
         return logprobs, found
 
     def _passed(self, family: str, results: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-        """The gradients of what a stage reads from the one before."""
+        """Return the gradients of what a stage reads from the one before."""
         inputs = self.programs[family].inputs
         return [results[value.name] for value in inputs if value.role == "activation"]
 

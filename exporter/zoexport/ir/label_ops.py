@@ -20,15 +20,15 @@ from zoexport.ir.product_ops import rounded_rows
     "is_argmax",
 )
 def label_logprobs(logits: Tensor, label_tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """The log-probability of each label entry under each copy.
+    """Return the log-probability of each label entry under each copy.
 
     Args:
         logits: float32 (C, M, V).
         label_tokens: int64 (M), each in [0, V).
 
     Returns:
-        logprobs float32 (C, M), and is_argmax float32 (C, M): 1 where the label is the lowest index of the
-        greatest logit, else 0.
+        logprobs float32 (C, M), and is_argmax float32 (C, M): 1 if the label is the lowest index
+        of the largest logit, else 0.
 
     Raises:
         ValueError: other shapes or dtypes, or a label out of range.

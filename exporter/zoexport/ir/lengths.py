@@ -2,9 +2,9 @@
 
 Passes work on graphs whose sizes are numbers. So that a program can still take shorter rows, it is captured at a prime
 number of tokens that divides no other size of the model: every size that follows the sequence is then a multiple of
-this number, and nothing else is. ``set_length`` replaces these sizes. Constants over positions (rotary tables, causal
-masks) are cut to the first positions, which is right when what they hold at one position does not depend on the
-length; ``agrees_at_other_lengths`` runs a program to see that it is so.
+this number, and nothing else is. ``set_length`` replaces these sizes. Constants over positions
+(rotary tables, causal masks) are cut to the first positions, which is correct if their values do
+not depend on the length; ``agrees_at_other_lengths`` runs a program to verify this.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ABOVE_AXES = 11
 _FOLLOWING = ("tokens", "activation", "logits", "table", "cache_rows", "dropout")
 """Roles of values whose sizes are rows and tokens."""
 _STEPS = {False: (32, 2), True: (16, 8)}
-"""By whether lengths are close: tokens of the shortest rows that programs are made for, and parts of each doubling."""
+"""By whether lengths are close: tokens of the shortest rows, and steps per doubling of lengths."""
 _LEAST_STEP = 4
 _TO_THE_END = (1 << 63) - 1
 _CLOSE = 1e-4
@@ -38,14 +38,14 @@ _CLOSE = 1e-4
 
 
 class FixedLength(Exception):
-    """A graph that was captured to take rows of any length says something else of shorter ones."""
+    """Raised if a graph captured for any length gives different results for shorter rows."""
 
 
 def marker_prime(max_length: int, sizes: Iterable[int], limit: int | None) -> int | None:
-    """The length at which to capture a graph, so that sizes that follow the sequence can be detected by it.
+    """Return the length at which to capture a graph, which marks sizes that follow the sequence.
 
     Returns:
-        The smallest prime from ``max_length`` on that divides none of ``sizes``; None where that is above ``limit``.
+        The smallest prime >= ``max_length`` that divides none of ``sizes``; None if > ``limit``.
     """
     others = {size for size in sizes if size > 0}
     for length in itertools.count(max(max_length, _ABOVE_AXES)):
@@ -61,7 +61,7 @@ def _is_prime(number: int) -> bool:
 
 
 def numbers_of(node: Node) -> list[int]:
-    """The integers that a call has as arguments and in the shapes of its results."""
+    """Return the integers that a call has as arguments and in the shapes of its results."""
     found: list[int] = []
 
     def note(value: Any) -> Any:
@@ -78,12 +78,12 @@ def numbers_of(node: Node) -> list[int]:
 
 
 def follows(size: object, length: int) -> bool:
-    """Whether a size of a graph captured at ``length`` follows the sequence."""
+    """Return whether a size of a graph captured at ``length`` follows the sequence."""
     return isinstance(size, int) and 0 < size < _TO_THE_END and size % length == 0
 
 
 def set_length(program: Program, length: int, wanted: int) -> None:
-    """Make a program captured at ``length`` take rows of ``wanted`` tokens. Recorded shapes are not brought up to date.
+    """Make a program captured at ``length`` take ``wanted`` tokens; recorded shapes stay stale.
 
     Raises:
         VerifyError: a constant has a dimension that mixes the sequence with something else.
@@ -93,9 +93,9 @@ def set_length(program: Program, length: int, wanted: int) -> None:
 
 
 def set_rows(program: Program, rows: int, wanted: int) -> None:
-    """Likewise, make a program bound to ``rows`` sequences take ``wanted`` of them.
+    """Make a program bound to ``rows`` sequences take ``wanted`` sequences.
 
-    ``rows`` divides no other size. A constant that has a part for every sequence is cut to the first ones.
+    ``rows`` divides no other size. Constants with a part per sequence keep the first ``wanted``.
     """
     cuts = {
         value.name: [axis for axis, size in enumerate(value.shape) if follows(size, rows)]
@@ -135,7 +135,7 @@ def _set_size(program: Program, size: int, wanted: int, cuts: Mapping[str, list[
 
 
 def position_axes(value: Value, length: int) -> list[int]:
-    """The axes of a weight that are positions.
+    """Return the axes of a weight that are positions.
 
     Raises:
         VerifyError: an axis mixes positions with something else.
@@ -160,7 +160,7 @@ def _resized(value: Value, resized: Callable[[Any], Any]) -> Value:
 
 
 def agrees_at_other_lengths(graph: TrainingGraph, program: str) -> bool:
-    """Whether ``program`` says the same of rows that are cut after their last label."""
+    """Return whether ``program`` gives equal results for rows that are cut after the last label."""
     length = graph.length
     captured = graph.programs[program]
     rows = graph.rows

@@ -24,12 +24,12 @@ _VIEWS = (*_STRIDED, aten.alias, aten.clone, aten.detach, aten.squeeze, aten.uns
 def live_footprint(
     program: Program, *, ahead: int = 0, within: Callable[[Node], int] = lambda _: 0
 ) -> Footprint:
-    """The footprint of a program whose sizes are numbers.
+    """Return the footprint of a program whose sizes are numbers.
 
     Args:
-        program: its nodes run in their order.
-        ahead: calls that are started, with room for their results, before an earlier one has ended.
-        within: bytes that a call has beside its arguments and results.
+        program: its nodes run in order.
+        ahead: calls that start, with memory for their results, before an earlier call has ended.
+        within: scratch memory of a call in bytes, in addition to its arguments and results.
     """
     nodes = list(program.module.graph.nodes)
     is_whole = not program.family
@@ -42,7 +42,7 @@ def live_footprint(
     computed = [node for node in nodes if owners[node] is node]
     last = {node: place for place, node in enumerate(computed)}
     for node in nodes:
-        # Read by a view, it is read as long as that is.
+        # A value that a view reads lives as long as the view.
         place = last[owners[node]]
         for read in node.all_input_nodes:
             last[owners[read]] = max(last[owners[read]], place)
@@ -62,7 +62,7 @@ def live_footprint(
 
 
 def _keeps_order(node: Node) -> bool:
-    """Whether a reshape is a view too."""
+    """Return whether a reshape is a view."""
     if not is_call(node, *RESHAPES):
         return False
     source = operand(node)
@@ -72,7 +72,7 @@ def _keeps_order(node: Node) -> bool:
 
 
 def tensor_bytes(node: Node) -> int:
-    """Bytes of a node's result, or of all of them."""
+    """Return the bytes of a node's result, or of all of them."""
     value = node.meta.get("val")
     values = value if isinstance(value, tuple | list) else [value]
     return sum(one.nbytes for one in values if isinstance(one, torch.Tensor))

@@ -83,7 +83,7 @@ class _Arithmetic:
         self.slots = slots
 
     def of(self, node: Node) -> Node:
-        """The node in its place."""
+        """Return the node in its place."""
         if is_call(node, zo.zo_update, zo.zo_update_signs):
             return self._update(*arguments(node))
         if is_call(node, zo.zo_perturb):

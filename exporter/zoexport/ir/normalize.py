@@ -39,7 +39,7 @@ def normalize(program: Program) -> None:
     """Rewrite every call of an operator in :data:`RARE`, and fill memory that is not filled."""
     for node in program.module.graph.nodes:
         if node.target in _FILLED:
-            # What writes parts of it may multiply the rest by 0, which NaN survives.
+            # A partial write may multiply the rest by 0, and 0 * NaN is NaN.
             node.target = _FILLED[node.target]
             if node.target is aten.zeros.default:
                 node.kwargs = {k: v for k, v in node.kwargs.items() if k != "memory_format"}

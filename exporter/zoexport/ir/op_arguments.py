@@ -23,7 +23,7 @@ def u32(name: str, tensor: torch.Tensor) -> int:
 
 
 def seed_of(tensor: torch.Tensor) -> int:
-    """A u64 that travels as int64."""
+    """Return a u64 that is passed as int64."""
     return whole("seed", tensor) & 0xFFFFFFFFFFFFFFFF
 
 
@@ -35,7 +35,7 @@ def float_of(name: str, tensor: torch.Tensor) -> np.float32:
 
 
 def array_of(name: str, tensor: torch.Tensor) -> NDArray[np.float32]:
-    """A float32 tensor as numpy reads it."""
+    """Return a float32 tensor as numpy reads it."""
     if tensor.dtype != torch.float32:
         raise ValueError(f"{name} is {tensor.dtype}; expected float32")
     return tensor.detach().contiguous().reshape(-1).numpy()

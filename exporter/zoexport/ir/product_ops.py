@@ -22,7 +22,7 @@ LEAST_ROUNDED = 1e-30
 
 
 def linear_shape(x: Tensor, codes: Tensor) -> Tensor:
-    """An empty result of a linear layer of these codes."""
+    """Return an empty result of a linear layer of these codes."""
     return x.new_empty((*x.shape[:-1], codes.shape[0]))
 
 

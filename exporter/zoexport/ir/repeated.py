@@ -1,23 +1,23 @@
-"""Repeated layers: of decoder layers that do the same with weights of their own, export traces one.
+"""Repeated layers: export traces one of several identical decoder layers.
 
-Tracing a model takes most of capturing it, and most of a model are copies of a layer or two. While a model is exported,
-the first of them runs between two marks, and one that is alike gives a node that stands for it::
+Tracing takes most of the capture time, and most of a model are copies of one or two layers. During
+export the first layer runs between two marks, and each identical layer becomes a single node::
 
-    b = begin(hidden, 0)          # 0: of the layer that is traced
+    b = begin(hidden, 0)          # 0: the layer that is traced
     y = linear(b, layers.0.w)
     e = end(y, 0)
-    z = repeat(e, 1, 0)           # 1: of the layer that is like it
+    z = repeat(e, 1, 0)           # 1: the layer identical to it
     l = linear(z, head.w)
 
-``write_out`` gives the graph that tracing each of them gives::
+``write_out`` returns the graph that tracing each layer would return::
 
     y = linear(hidden, layers.0.w)
     z = linear(y, layers.1.w)
     l = linear(z, head.w)
 
-Alike are layers of the same classes, attributes and shapes of weights, that are called with the same but for their
-first tensor, and give one that looks like it. Whole numbers in which layers differ, such as a layer's place, may not be
-read.
+Layers are identical if classes, attributes, weight shapes and arguments other than the first tensor
+are equal, and if their result has the metadata of that tensor. Integers that differ between layers,
+such as a layer's index, must not be read.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class _Layer:
 
 @dataclasses.dataclass(frozen=True)
 class _Forward:
-    """What a layer has for its forward pass meanwhile."""
+    """Replacement for a layer's ``forward`` during export."""
 
     repeated: Repeated
     number: int
@@ -106,7 +106,7 @@ class Repeated:
 
     @contextlib.contextmanager
     def traced_once(self) -> Iterator[None]:
-        """While this is open, of layers that are alike the first is traced."""
+        """Trace only the first of several identical layers within this context."""
         watched = self._watched_classes()
         changed = [
             (module, type(module))
@@ -140,7 +140,7 @@ class Repeated:
         }
 
     def run(self, number: int, args: Any, kwargs: Any) -> Any:
-        """A layer's forward pass, or what stands for it."""
+        """Run a layer's forward pass, or insert the node that stands for it."""
         layer = self._layers[number]
         taken, form = pytree.tree_flatten((args, kwargs))
         tensors = [place for place, leaf in enumerate(taken) if isinstance(leaf, Tensor)]
@@ -210,13 +210,13 @@ class Repeated:
 
 
 class _Body:
-    """What a layer was traced to, between its marks.
+    """Traced graph of a layer, between its marks.
 
     Args:
-        end: its last mark. weights: placeholders of the graph, with their names.
+        end: the layer's last mark. weights: placeholders of the graph, with their names.
 
     Raises:
-        Unlike: something else than the layer's result is read outside of it, or constants that tracing made.
+        Unlike: nodes outside the layer read more than its result, or constants from tracing.
     """
 
     def __init__(self, end: Node, weights: Mapping[Node, str]) -> None:
@@ -294,7 +294,7 @@ def _stacked(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _tensors(module: nn.Module) -> list[Tensor]:
-    """The parameters and buffers of a module, one as often as it has names."""
+    """Return the parameters and buffers of a module, one as often as it has names."""
     of_both = (module.named_parameters, module.named_buffers)
     return [tensor for found in of_both for _, tensor in found(remove_duplicate=False)]
 
@@ -336,10 +336,10 @@ def _looks(tensor: Tensor) -> tuple[Any, ...]:
 
 
 def _same(one: Any, other: Any, numbers: Collection[str] = ()) -> bool:
-    """Whether two values are the same; of modules, whether classes and attributes are, and tensors look so.
+    """Return whether two values are equal: modules by class and attributes, tensors by metadata.
 
     Args:
-        numbers: attributes of modules that may be other whole numbers.
+        numbers: integer attributes of modules that may differ.
     """
     if one is other:
         return True

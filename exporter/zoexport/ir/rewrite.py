@@ -1,6 +1,6 @@
-"""The one loop by which rules replace calls of a program, and what rules of several passes and targets build.
+"""Loop that applies rewrite rules to a program's calls, and helpers that rules share.
 
-A rule takes a call and gives what stands in its place::
+A rule takes a call and returns its replacement::
 
     def softplus(node):                          # y = softplus(x)  ->  y = log(1 + exp(x))
         return call(node.graph, aten.log1p.default, call(node.graph, aten.exp.default, operand(node)))

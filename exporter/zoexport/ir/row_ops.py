@@ -31,7 +31,7 @@ class Op(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Read:
-    """How an input is read: ``width`` elements a row from ``offset``, a stride for each dimension of the rows."""
+    """Layout of an input: ``width`` elements per row from ``offset``; strides of row dimensions."""
 
     width: int
     offset: int
@@ -59,7 +59,7 @@ class RowProgram:
     constants: list[float] = dataclasses.field(default_factory=list)
 
     def encoded(self) -> list[int]:
-        """The program as numbers."""
+        """Return the program as numbers."""
         numbers = [len(self.dims), *self.dims, len(self.reads)]
         for read in self.reads:
             numbers += [read.width, read.offset, *read.strides]
@@ -68,7 +68,7 @@ class RowProgram:
 
 
 def decode(code: Sequence[int], constants: Sequence[float]) -> RowProgram:
-    """The program that :meth:`RowProgram.encoded` wrote."""
+    """Return the program that :meth:`RowProgram.encoded` wrote."""
     numbers = iter(code)
     dims = tuple(_take(numbers, next(numbers)))
     program = RowProgram(dims, constants=list(constants))
@@ -119,7 +119,7 @@ _BINARY: dict[int, Callable[[Tensor, Tensor], Tensor]] = {
 def run_rows(
     inputs: Sequence[Tensor], code: Sequence[int], constants: Sequence[float]
 ) -> list[Tensor]:
-    """The outputs of a row program, each float32 (*dims, width)."""
+    """Return the outputs of a row program, each float32 (*dims, width)."""
     program = decode(code, constants)
     registers: list[Tensor] = [
         torch.as_strided(

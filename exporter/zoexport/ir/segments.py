@@ -20,7 +20,7 @@ _REPORT = "Report the model's architecture."
 
 
 def layer_stack(program: Program) -> str:
-    """The path of the module list that most nodes come from: the decoder layers.
+    """Return the path of the module list that most nodes come from: the decoder layers.
 
     Raises:
         VerifyError: no node comes from a list of modules.
@@ -41,7 +41,7 @@ def layer_stack(program: Program) -> str:
 
 
 def segments(program: Program, stack: str) -> list[list[Node]]:
-    """The calls that depend on the tokens, by segment, each in graph order.
+    """Return the calls that depend on the tokens, by segment, each in graph order.
 
     A call of no layer belongs to the segment of what it reads; what reads the last layer follows the layers.
 

@@ -171,7 +171,7 @@ def _add(
 
 
 def _turns(n: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """The entries that are first, second, ... of those with the same n; n ascends."""
+    """Return the entries that are first, second, ... of those with the same n; n ascends."""
     index = np.arange(n.size)
     first = np.searchsorted(n, n)
     for turn in np.unique(index - first):

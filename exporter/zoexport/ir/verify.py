@@ -34,7 +34,7 @@ def _names_are_unique(_: TrainingGraph, program: Program) -> Iterator[str]:
 
 
 def _named(graph: TrainingGraph, program: Program, value: Value) -> list[str]:
-    """The tensors that a value stands for: one for each stage, or that of its own name where none binds it."""
+    """Return a value's tensors: one per stage, or its own name if no stage binds it."""
     if not isinstance(graph, LayerGraph):
         return [value.name]
     stages = graph.stages_of(program)

@@ -1,4 +1,7 @@
-"""Training methods, one module each, found through :data:`methods`; :mod:`.reference` has them in PyTorch."""
+"""Training methods, one module each, registered in :data:`methods`.
+
+PyTorch versions in :mod:`.reference`.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,17 +15,17 @@ methods: Registry[Method] = Registry("method", __name__)
 
 
 def config_of(manifest: Mapping[str, Any]) -> TrainingSettings:
-    """The settings of a bundle."""
+    """Return the settings of a bundle."""
     return parse(methods.get(manifest["method"]).config, manifest["settings"])
 
 
 def runtime_settings(
     method: str, by_key: Mapping[str, Any] | None, named: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Settings of ``train --set`` with their types, checked by the method's own rules.
+    """Return the settings of ``train --set`` with their types, validated by the method.
 
     Args:
-        by_key: under their keys. named: more of them, as keyword arguments are named.
+        by_key: settings by key. named: settings by keyword argument.
 
     Raises:
         ConfigError: unknown, impossible, or compiled into the bundle.

@@ -1,4 +1,4 @@
-"""Settings of zeroth-order methods that train adapters, or all weights of the model."""
+"""Settings of zeroth-order methods that train adapters or all weights of the model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zoexport.core.settings import LoraSettings
 
 @dataclasses.dataclass(frozen=True)
 class AdaptersOrWeights(LoraSettings):
-    """What zeroth-order methods take that can train the model's weights as well."""
+    """Settings of zeroth-order methods that can also train the weights of the model."""
 
     train: str = setting("lora", choices=("lora", "full"), help="adapters, or the model's weights")
     weights: str = setting(
@@ -32,7 +32,7 @@ class AdaptersOrWeights(LoraSettings):
     )
 
     rates: ClassVar[dict[str, float]]
-    """Default learning rates, by what is trained."""
+    """Default learning rates for each value of ``train``."""
 
     def __post_init__(self) -> None:
         full = self.train == "full"
@@ -46,16 +46,16 @@ class AdaptersOrWeights(LoraSettings):
 
     @property
     def trained(self) -> str:
-        """Adapters, or all weights."""
+        """Kind of training: adapters or all weights."""
         return "weights" if self.train == "full" else "lora"
 
     @property
     def modules(self) -> tuple[str, str]:
-        """The layers with adapters."""
+        """Trained layers."""
         return ("all-linear", "all") if self.train == "full" else super().modules
 
     def problems(self) -> list[Problem]:
-        """Weights that cannot be trained."""
+        """Also report weights that cannot be trained."""
         found = super().problems()
         if self.train == "full" and self.weights != "fp32":
             where = f"settings train=full, weights={self.weights}"

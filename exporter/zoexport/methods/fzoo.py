@@ -14,7 +14,7 @@ from zoexport.methods.whole import WholeOrLayers
 
 @dataclasses.dataclass(frozen=True)
 class FzooConfig(WholeOrLayers):
-    """What ``--set`` and recipes take for ``fzoo``, with the defaults (docs/fzoo.md says why these)."""
+    """Settings of ``fzoo`` for ``--set`` and recipes; docs/fzoo.md explains the defaults."""
 
     together: ClassVar[bool] = True
 
@@ -35,14 +35,17 @@ class FzooConfig(WholeOrLayers):
     )
 
     def __post_init__(self) -> None:
-        # Rounded activations do not resolve the smaller one. The target fills in what is still None.
+        # int8 activations are too coarse for the smaller eps. The target sets what is still None.
         if self.eps is None and self.granularity and self.activations:
             exact = self.staged and self.activations == "fp32"
             object.__setattr__(self, "eps", 1e-3 if exact else 1e-2)
 
 
 def passes(config: FzooConfig, targets: list[str]) -> list[Pass]:
-    """LoRA's B with A frozen, all q + 1 copies together; ``targets`` are the modules to adapt."""
+    """Return the passes that train LoRA's B with all q + 1 copies in one call.
+
+    ``targets``: target modules.
+    """
     from zoexport.methods.split import split_passes
     from zoexport.methods.whole import whole_passes
     from zoexport.passes.dual_forward import one_sided_forward

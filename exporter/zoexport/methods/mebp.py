@@ -14,7 +14,7 @@ from zoexport.methods import methods
 
 @dataclasses.dataclass(frozen=True)
 class MebpConfig(LoraSettings):
-    """What ``--set`` and recipes take for ``mebp``, with the defaults."""
+    """Settings of ``mebp`` for ``--set`` and recipes."""
 
     first_order: ClassVar[bool] = True
 
@@ -49,7 +49,7 @@ class MebpConfig(LoraSettings):
 
     @property
     def needs(self) -> dict[Feature, str]:
-        """Programs that keep results, where the user wants that."""
+        """Required features: programs that save activations, if activation_cache_mb is set."""
         keeps = (
             {Feature.SAVED_PRODUCTS: f"setting activation_cache_mb={self.activation_cache_mb}"}
             if self.activation_cache_mb
@@ -59,7 +59,10 @@ class MebpConfig(LoraSettings):
 
 
 def passes(config: MebpConfig, targets: list[str]) -> list[Pass]:
-    """One layer's forward and backward program at a time; ``targets`` are the modules to adapt."""
+    """Return the passes for one forward and backward program per layer.
+
+    ``targets``: target modules.
+    """
     from zoexport.methods.split import split_passes
 
     return split_passes(config, targets)

@@ -24,14 +24,14 @@ _SOONER = (
 
 @dataclasses.dataclass(frozen=True)
 class PrgeConfig(WholeOrLayers):
-    """What ``--set`` and recipes take for ``prge`` and ``mezo``, with the defaults."""
+    """Settings of ``prge`` for ``--set`` and recipes."""
 
     together: ClassVar[bool] = True
 
 
 @dataclasses.dataclass(frozen=True)
 class MezoConfig(AdaptersOrWeights, PrgeConfig):
-    """Those of ``mezo``, which can train the weights, and leave one side of its differences out."""
+    """Settings of ``mezo``, which can also train the weights and use forward differences."""
 
     together: ClassVar[bool] = False
     rates: ClassVar[dict[str, float]] = {"lora": 2e-3, "full": 2e-5}
@@ -49,7 +49,7 @@ class MezoConfig(AdaptersOrWeights, PrgeConfig):
             object.__setattr__(self, "granularity", "layer")
 
     def problems(self) -> list[Problem]:
-        """Weights that programs of the whole model hold, too."""
+        """Also report full training with model granularity, whose programs contain the weights."""
         found = super().problems()
         if self.train == "full" and not self.staged:
             where = "settings train=full, granularity=model"
@@ -62,7 +62,10 @@ class MezoConfig(AdaptersOrWeights, PrgeConfig):
 
 
 def passes(config: PrgeConfig, targets: list[str]) -> list[Pass]:
-    """Zeroth-order training of LoRA's B with A frozen (LoRA-FA); ``targets`` are the modules to adapt."""
+    """Return the passes that train LoRA's B with A frozen (LoRA-FA).
+
+    ``targets``: target modules.
+    """
     from zoexport.methods.split import split_passes
     from zoexport.methods.whole import whole_passes
     from zoexport.passes.dual_forward import dual_forward, sequential_forward

@@ -13,19 +13,25 @@ from zoexport.methods.steps import spsa
 
 ESTIMATORS = ("q-rge2", "q-rge1")
 _MOST_EPS = {2: 0.5, 4: 3.5, 8: 64.0}
-"""By perturbation bits: half of the largest level, beyond which more than a twentieth of the perturbation is cut."""
+"""Largest eps by perturbation bits: half of the largest level.
+
+Beyond it, over 5 % of a perturbation is clipped.
+"""
 
 _WEIGHTS = {"full": "int8", "lora": "int4"}
-"""By what is trained: as integers INT8 learns and INT4 hardly does, while frozen weights of 4 bits do."""
+"""Default weights by ``train``: trained integers learn in INT8 and hardly in INT4.
+
+Frozen ones can be INT4.
+"""
 
 _EPS = {"int4": 0.5, "int8": 1.0, "adapters": 1.0}
 _LR = {"int4": 3e-3, "int8": 1.0, "adapters": 1000.0}
-"""By trained integers: what SmolLM2-135M learned with (docs/quzo.md, "Measured: learning")."""
+"""Defaults by trained integers, measured with SmolLM2-135M (docs/quzo.md, "Measured: learning")."""
 
 
 @dataclasses.dataclass(frozen=True)
 class QuzoConfig(LoraSettings):
-    """What ``--set`` and recipes take for ``quzo``, with the defaults."""
+    """Settings of ``quzo`` for ``--set`` and recipes."""
 
     train: str = setting(
         "full", choices=("full", "lora"), help="the linear weights, or quantized adapters"
@@ -84,32 +90,32 @@ class QuzoConfig(LoraSettings):
 
     @property
     def update_rule(self) -> str:
-        """The session's word for estimator and update (``grid.estimator`` of the manifest)."""
+        """Name of estimator and update in the manifest (``grid.estimator``)."""
         return self.estimator if self.update == "each" else f"{self.estimator}-summed"
 
     @property
     def trained(self) -> str:
-        """The integers of the linear weights, or of adapters."""
+        """Kind of training: integers of the linear weights or of adapters."""
         return "codes" if self.train == "full" else "adapter codes"
 
     @property
     def rounds_inputs(self) -> bool:
-        """As the setting says."""
+        """True if activations are int8."""
         return self.activation_bits == 8
 
     @property
     def rounding(self) -> str:
-        """That of integers, which both sides have alike, and of calibrated activations."""
+        """Rounding in the bundle: integer weights (shared with the reference), int8 activations."""
         return "integers, int8" if self.rounds_inputs else "integers"
 
     @property
     def perturbs_weights(self) -> bool:
-        """Unless adapters are trained."""
+        """True unless adapters are trained."""
         return self.train == "full"
 
     @property
     def modules(self) -> tuple[str, str]:
-        """Every linear layer, or those with adapters."""
+        """Trained layers: every linear layer, or the layers with adapters."""
         return (
             ("all-linear", self.lora_layers_to_transform)
             if self.train == "full"
@@ -117,7 +123,7 @@ class QuzoConfig(LoraSettings):
         )
 
     def problems(self) -> list[Problem]:
-        """Combinations that do not belong together."""
+        """Also report invalid combinations of settings."""
         found = super().problems()
         most = _MOST_EPS[self.perturbation_bits]
         if not self.eps <= most:
@@ -157,7 +163,10 @@ class QuzoConfig(LoraSettings):
 
 
 def passes(config: QuzoConfig, targets: list[str]) -> list[Pass]:
-    """All 2q perturbed copies go through a layer together; ``targets`` are the modules whose weights are trained."""
+    """Return the passes that run all 2q perturbed copies in one call.
+
+    ``targets``: modules to train.
+    """
     from zoexport.methods.split import split_passes
 
     order = split_passes(config, targets, copies=2 * config.num_queries)

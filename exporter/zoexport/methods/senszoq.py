@@ -13,7 +13,7 @@ from zoexport.methods.steps import spsa
 
 @dataclasses.dataclass(frozen=True)
 class SenszoqConfig(TrainingSettings):
-    """What ``--set`` and recipes take for ``senszoq``, with the defaults."""
+    """Settings of ``senszoq`` for ``--set`` and recipes."""
 
     mask: str | None = setting(
         None, help="the file that says which weights are trained (zoexport sensitivity)"
@@ -24,22 +24,25 @@ class SenszoqConfig(TrainingSettings):
 
     @property
     def trained(self) -> str:
-        """Chosen elements of the weights."""
+        """Kind of training: sparse weights."""
         return "sparse"
 
     @property
     def perturbs_weights(self) -> bool:
-        """Those that are chosen."""
+        """True: the sparse weights are perturbed."""
         return True
 
     @property
     def density(self) -> float:
-        """The paper's share of trained weights, by which sizes are estimated where there is no mask."""
+        """Share of trained weights in the paper, used to estimate sizes without a mask."""
         return 1e-3
 
 
 def passes(config: SenszoqConfig, targets: list[str]) -> list[Pass]:
-    """All 2q perturbed copies go through a layer together; weights are chosen from those of ``targets``."""
+    """Return the passes that run all 2q perturbed copies in one call.
+
+    ``targets`` contain the sparse weights.
+    """
     from zoexport.methods.split import split_passes
     from zoexport.passes.update_program import update_program
 

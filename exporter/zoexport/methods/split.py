@@ -1,4 +1,4 @@
-"""The passes of methods whose programs are those of single layers, with the reason for each place."""
+"""Passes of methods with layer granularity, with the reason for the position of each."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from zoexport.trained import Insertion
 
 _LOGITS = 5 << 20
-"""Elements of the logits of one call of the output head, beside as many of their gradient."""
+"""Maximum elements of the logits in one call of the output head; their gradient has as many."""
 _LABEL_ROWS = (8, 64)
-"""Least and most label rows of one call: a product of few rows spends its time on reading weights."""
+"""Minimum and maximum label rows of one call: a product of few rows is bound by reading weights."""
 
 
 def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 1) -> list[Pass]:
-    """The rewrites, in order.
+    """Return the rewrites, in order.
 
     Args:
         config: the method's settings.
-        targets: modules of which something is trained.
-        copies: perturbed copies of a batch that a call of the programs holds.
+        targets: modules to train.
+        copies: perturbed copies of a batch in one call of the programs.
     """
     from zoexport.core.features import Feature
     from zoexport.ir.lengths import row_lengths
@@ -111,11 +111,11 @@ def decoding_passes(
     context: int,
     lengths: list[int],
 ) -> list[Pass]:
-    """The rewrites that make programs which generate, over the same weights and with the same slots, in order.
+    """Return the rewrites for generation programs with the same weights and parameters, in order.
 
     Args:
-        config: the method's settings. targets: modules of which something is trained.
-        context: tokens of a prompt and what follows it, at most.
+        config: the method's settings. targets: modules to train.
+        context: maximum tokens of a prompt and its completion.
         lengths: tokens in one call of the layers, ascending.
     """
     from zoexport.passes.bind_rows import bind_rows
@@ -158,7 +158,7 @@ def decoding_passes(
 
 
 def _rotated(config: TrainingSettings) -> list[Pass]:
-    """What programs that train and such that generate do alike over weights that are stored rotated."""
+    """Return the passes for weights that are stored rotated; training and generation share them."""
     from zoexport.passes.rotate_inputs import rotate_inputs
 
     because = "finds layers by their weights, which are quantized by now"
@@ -166,7 +166,7 @@ def _rotated(config: TrainingSettings) -> list[Pass]:
 
 
 def _quantized(config: TrainingSettings, insertion: Insertion) -> list[Pass]:
-    """What comes between families of programs and their sizes."""
+    """Return the quantization passes, which follow the families and precede the choice of sizes."""
     from zoexport.passes.quantize_stages import quantize_stages
 
     quantize = Pass(
@@ -184,20 +184,23 @@ def _quantized(config: TrainingSettings, insertion: Insertion) -> list[Pass]:
 
 
 def label_rows(vocabulary: int, most: int) -> int:
-    """Label entries in one call of the output head; ``most`` are in one call of the layers."""
+    """Return the labels in one call of the output head.
+
+    One call of the layers has at most ``most``.
+    """
     least, greatest = _LABEL_ROWS
     return min(max(least, min(greatest, _LOGITS // vocabulary // 8 * 8)), max(most, 1))
 
 
 def _marker_rows(graph: TrainingGraph, wanted: int) -> int:
-    """At least the ``wanted`` ones, as a table with a part for every row can be cut but not continued."""
+    """Return a prime >= ``wanted`` that marks rows: tables per row can be cut but not extended."""
     from zoexport.ir.lengths import marker_prime, numbers_of
 
     sizes: list[Any] = [graph.length, graph.max_length]
     sizes += [size for tensor in graph.weights.values() for size in tensor.shape]
     sizes += [size for slot in graph.slots for size in slot.shape]
     sizes += [len(places) for places in (graph.chosen or {}).values()]
-    # Of what the model computes too, such as the index of a loop's turn: rows are symbols yet, and no numbers.
+    # Also avoid numbers in the graph, such as loop indices: rows are still symbols here.
     nodes = [node for program in graph.programs.values() for node in program.module.graph.nodes]
     sizes += [size for node in nodes for size in numbers_of(node)]
     rows = marker_prime(wanted, sizes, None)

@@ -1,4 +1,4 @@
-"""SPZO: split-perturbation zeroth-order training, FedSPZO's client."""
+"""SPZO: split-perturbation zeroth-order training, the client of FedSPZO."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PERTURBATIONS = re.compile(r"([1-9]\d{0,2}),([1-9]\d{0,2})")
 
 @dataclasses.dataclass(frozen=True)
 class SpzoConfig(AdaptersOrWeights):
-    """What ``--set`` and recipes take for ``spzo``, with the defaults."""
+    """Settings of ``spzo`` for ``--set`` and recipes."""
 
     split: str = setting(
         "",
@@ -38,19 +38,22 @@ class SpzoConfig(AdaptersOrWeights):
 
     @property
     def directions(self) -> tuple[int, int]:
-        """P1 and P2."""
+        """Numbers of directions P1 and P2."""
         first, second = self.perturbations.split(",")
         return int(first), int(second)
 
     def first_layers(self, layers: int) -> int:
-        """How many decoder layers, of ``layers``, the first block has; out of range where there are too few."""
+        """Return how many of ``layers`` decoder layers the first block has.
+
+        Out of range if there are too few.
+        """
         found = _SPLIT.fullmatch(self.split)
         assert found is not None
         kind, count = found[1], int(found[2] or 0)
         return {"layer": count, "last": layers - count}.get(kind, layers)
 
     def problems(self) -> list[Problem]:
-        """Values of another form, too."""
+        """Also report malformed values."""
         found = super().problems()
         if not _SPLIT.fullmatch(self.split):
             found.append(
@@ -72,7 +75,10 @@ class SpzoConfig(AdaptersOrWeights):
 
 
 def passes(config: SpzoConfig, targets: list[str]) -> list[Pass]:
-    """Two blocks, the second with more directions over what the first gives; ``targets`` are the modules to adapt."""
+    """Return the passes for two blocks, the second with more directions.
+
+    ``targets``: target modules.
+    """
     from zoexport.methods.split import split_passes
 
     step = blocks(config.split, config.first_layers, config.directions)

@@ -1,4 +1,4 @@
-"""Steps of methods: passes that state what a session evaluates in one, as a plan in the manifest."""
+"""Passes that define what a session evaluates in a step, as a plan in the manifest."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from zoexport.core.target import Pass
 def spsa(
     queries: int, copies: Copies, difference: str = "central", update: UpdateRule | None = None
 ) -> Pass:
-    """Every direction moves all that is trained (SPSA; MeZO, P-RGE equation 3).
+    """Return the pass for SPSA: each direction perturbs all parameters (MeZO, P-RGE equation 3).
 
-    The plan of ``num_queries`` directions; see :class:`StepPlan` for the others and :class:`ProbeLevel`.
+    The plan has ``queries`` directions; for the other arguments see :class:`StepPlan` and
+    :class:`ProbeLevel`.
     """
     plan = StepPlan((ProbeLevel(0, queries, difference),), copies, update=update)
 
@@ -27,9 +28,10 @@ def spsa(
 
 
 def one_sided(queries: int, copies: Copies, update: UpdateRule | None = None) -> Pass:
-    """Forward differences along random signs, over the losses' deviation (FZOO).
+    """Return the pass for FZOO: forward differences along random signs over the losses' deviation.
 
-    The plan of ``num_queries`` directions beside one probe without a move; see :class:`StepPlan` for the others.
+    The plan has ``queries`` directions and one unperturbed probe; for the other arguments see
+    :class:`StepPlan`.
     """
     level = ProbeLevel(0, queries, "forward")
     plan = StepPlan((level,), copies, "rademacher", "deviation", update)
@@ -47,21 +49,21 @@ def blocks(
     perturbations: tuple[int, int],
     difference: str = "central",
 ) -> Pass:
-    """The stages of a split model become two blocks, each with directions of its own (FedSPZO 3.2.2, equation 2).
+    """Return the pass that splits the stages into two blocks (FedSPZO 3.2.2, equation 2).
 
     Before, the stages::
 
         embedding, layers.0, layers.1, layers.2, head
 
-    After, for a first block of two layers, the same stages, and where the second block begins::
+    After, for a first block of two layers, the same stages with the beginning of the second block::
 
         embedding, layers.0, layers.1 | layers.2, head
 
     Args:
         cut: the setting ``split``, for messages.
-        first_layers: of how many layers there are, how many the first block has.
+        first_layers: maps the number of layers to that of the first block.
         perturbations: P1 directions of the first block; P2 of the second for each of its probes.
-        difference: of both, see :class:`ProbeLevel`.
+        difference: see :class:`ProbeLevel`; for both blocks.
     """
     return Pass(
         "blocks",
@@ -77,7 +79,7 @@ def _planned(
     perturbations: tuple[int, int],
     difference: str,
 ) -> LayerGraph:
-    """State the plan.
+    """Add the plan to the graph.
 
     Raises:
         ConfigError: no such layer, or a block without anything to train.

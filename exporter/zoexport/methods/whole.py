@@ -1,9 +1,10 @@
-"""Zeroth-order LoRA-FA in programs of the whole model or of single layers: settings, and the passes of the first.
+"""Zeroth-order LoRA-FA: settings of model and layer granularity, passes of the former.
 
-Programs of the whole model apply updates themselves, of one step's gradients; with programs of layers the session does,
-and it can also take those of the steps before (docs/adam-from-the-log.md).
+With granularity=model the programs apply updates themselves, from the gradients of one step. With
+granularity=layer the session applies them and can also use the gradients of earlier steps
+(docs/adam-from-the-log.md).
 
-Passes are imported where they are used: training looks a method's settings up without torch.
+Passes are imported inside functions: training reads a method's settings without torch.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class WholeOrLayers(LoraSettings):
-    """What methods take that have both kinds of programs."""
+    """Settings of methods that support model and layer granularity."""
 
     rounds_layers: ClassVar[bool] = True
 
@@ -68,19 +69,19 @@ class WholeOrLayers(LoraSettings):
 
     @property
     def staged(self) -> bool:
-        """As the setting says."""
+        """True with layer granularity."""
         return self.granularity != "model"
 
     @property
     def update(self) -> UpdateRule | None:
-        """The rule of an update; None of one that is made of its own step's gradients."""
+        """Update rule; None if an update uses only the gradients of its own step (sgd)."""
         if self.optimizer == "sgd":
             return None
         beta2 = self.beta2 if self.optimizer == "adam" else None
         return UpdateRule(cast(Rule, self.optimizer), self.horizon, self.beta1, beta2)
 
     def problems(self) -> list[Problem]:
-        """Moments in programs that apply updates themselves; orthogonal factors of what is no adapter."""
+        """Also report moments with model granularity, and muon without adapters."""
         found = super().problems()
         where = f"setting optimizer={self.optimizer}"
         if self.optimizer == "muon" and self.trained != "lora":
@@ -97,12 +98,12 @@ def whole_passes(
     targets: list[str],
     copy_adapters: Callable[[TrainingGraph, int], TrainingGraph],
 ) -> list[Pass]:
-    """The rewrites, in order.
+    """Return the rewrites, in order.
 
     Args:
-        config: the method's settings, which have ``num_queries``.
-        targets: the modules to adapt.
-        copy_adapters: of ``passes.dual_forward``, what perturbs the adapters.
+        config: the method's settings, with ``num_queries``.
+        targets: target modules of the adapters.
+        copy_adapters: function of ``passes.dual_forward`` that perturbs the adapters.
     """
     from zoexport.passes.bind_rows import bind_rows
     from zoexport.passes.check_lengths import check_lengths

@@ -1,6 +1,7 @@
-"""MODEL arguments to loaded models, and which of a model's layers are adapted.
+"""Resolution and loading of MODEL arguments, and the choice of target modules.
 
-Nothing here keeps a table of architectures: optimum knows what a model is for, transformers loads it.
+There is no table of architectures here: optimum determines the task of a model, transformers loads
+it.
 """
 
 from __future__ import annotations

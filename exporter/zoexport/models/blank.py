@@ -1,4 +1,4 @@
-"""Blank models: those that a configuration describes, without weights."""
+"""Blank models: models that a configuration describes, without weights."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class BlankModel:
-    """A language model of which only the shapes are known.
+    """Language model with shapes but no weights.
 
     Attributes:
-        model: as ``LoadedModel.model``; its parameters are zeros that take no memory until they are written.
-        name: a short name.
-        tokenizer_bytes: of the tokenizer's files, 0 where there are none.
+        model: like ``LoadedModel.model``; its parameters are zeros that take no memory until they
+            are written.
+        name: short name.
+        tokenizer_bytes: size of the tokenizer's files, 0 if it has none.
     """
 
     model: torch.nn.Module
@@ -41,14 +42,15 @@ class BlankModel:
 
 
 def blank(source: ModelSource, *, verbose: bool = False) -> BlankModel:
-    """The model that a configuration describes; its weights are neither read nor downloaded.
+    """Return the model that a configuration describes; no weights are read or downloaded.
 
     Args:
-        source: of :func:`~zoexport.models.resolve`, with or without weights.
+        source: result of :func:`~zoexport.models.resolve`, with or without weights.
         verbose: let transformers show warnings and progress bars.
 
     Raises:
-        ModelError: nothing to fetch the configuration from, or one that transformers cannot make a model of.
+        ModelError: the configuration cannot be fetched, or transformers cannot make a model from
+            it.
     """
     where = f"model {source.argument}"
     with quiet(verbose):
@@ -74,7 +76,7 @@ def _folder(source: ModelSource) -> Path:
 
 
 def _blank(config: Any, where: str) -> Any:
-    """The model through transformers' own loader, so that what it makes beside parameters is as ever."""
+    """Make the model with transformers' own loader, so that buffers have their usual values."""
     import torch
 
     kind, config = model_class(config)
@@ -83,7 +85,7 @@ def _blank(config: Any, where: str) -> Any:
             shapes = kind(config)
     except Exception as error:  # an impossible configuration raises many types
         raise unreadable(where, error) from error
-    # Tied parameters once, as files have them.
+    # Tied parameters once, as in files.
     parameters = {name: tuple(value.shape) for name, value in shapes.named_parameters()}
     tensors = {name: untouched_zeros(shape) for name, shape in parameters.items()}
     persistent = shapes.state_dict()

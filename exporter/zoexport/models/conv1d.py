@@ -1,4 +1,4 @@
-"""GPT-2's transposed linear layers as plain ones."""
+"""Conversion of GPT-2's transposed linear layers to plain ones."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def linear_from_conv1d(
 ) -> list[str]:
     """Replace transformers' ``Conv1D`` (GPT-2: y = x W + b, W (in, out)) by ``nn.Linear`` (y = x W^T + b).
 
-    Everything downstream then finds linear layers by one type. Module paths stay, so that adapters fit the
-    original model.
+    Later code then finds linear layers by one type. Module paths stay the same, so that adapters
+    fit the original model.
 
     Args:
-        transposed: makes W^T, contiguous, of W; None copies.
+        transposed: returns W^T, contiguous, for W; None: copy.
 
     Returns:
         The paths of the replaced modules.
@@ -41,7 +41,7 @@ def linear_from_conv1d(
 
 
 def conv1d_from_linear(model: torch.nn.Module, paths: list[str]) -> None:
-    """What :func:`linear_from_conv1d` did to these modules, undone: the model is as its class made it."""
+    """Undo :func:`linear_from_conv1d` for these modules."""
     import torch
     from transformers.pytorch_utils import Conv1D
 
@@ -56,7 +56,7 @@ def conv1d_from_linear(model: torch.nn.Module, paths: list[str]) -> None:
 
 
 def conv1d_paths(model: torch.nn.Module) -> list[str]:
-    """The paths of the layers that :func:`linear_from_conv1d` replaces."""
+    """Return the paths of the layers that :func:`linear_from_conv1d` replaces."""
     from transformers.pytorch_utils import Conv1D
 
     return [path for path, module in model.named_modules() if isinstance(module, Conv1D)]

@@ -1,8 +1,9 @@
-"""Mixtures of experts as a computation whose sizes do not depend on the tokens.
+"""Mixtures of experts with sizes that do not depend on the tokens.
 
-transformers runs each expert on the tokens that chose it, which a captured graph cannot. Here each expert runs on all
-tokens, and its result counts by what the router gave it, 0 if it was not chosen: the same values, for as many times the
-arithmetic as there are experts for each that a token chooses.
+transformers runs each expert on the tokens that chose it, which a captured graph cannot do. Here
+each expert runs on all tokens, and its output is multiplied by its router weight, 0 if it was not
+chosen. The values are the same; the number of operations grows by the ratio of all experts to
+chosen experts.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 IMPLEMENTATION = "zoexport"
-"""The name under which transformers finds it."""
+"""Name of the implementation in transformers."""
 
 
 def register() -> None:
@@ -21,10 +22,10 @@ def register() -> None:
 
 
 def all_experts(module: Any, hidden: Any, chosen: Any, shares: Any) -> Any:
-    """The weighted sum of experts.
+    """Return the weighted sum of the experts.
 
     Args:
-        module: the experts, as ``use_experts_implementation`` describes them.
+        module: experts as described by ``use_experts_implementation``.
         hidden: float (tokens, width). chosen: int (tokens, k), experts by number. shares: float (tokens, k).
 
     Returns:

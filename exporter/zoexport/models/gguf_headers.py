@@ -1,8 +1,8 @@
-"""Headers of GGUF files, each read once while a model is loaded.
+"""Cache of the headers of GGUF files while a model is loaded.
 
-transformers reads a file's header four times, for configuration, tokenizer and weights, and the package gguf slices it
-into an array for each of the vocabulary's strings, by NumPy's class for mapped files, whose slices cost several times
-as much as those of plain arrays.
+transformers reads the header of a file four times, for configuration, tokenizer and weights. The
+package gguf slices it into one array per string of the vocabulary with NumPy's class for mapped
+files, whose slices are several times slower than those of plain arrays.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 
 @contextlib.contextmanager
 def headers_read_once() -> Iterator[None]:
-    """While this is open, a file's header is read once, and an architecture's names of tensors are listed once."""
+    """Read headers, and list tensor names of architectures, only once inside the context."""
     import gguf
 
     package: Any = gguf
     reader, names = package.GGUFReader, package.get_tensor_name_map
 
     class PlainReader(reader):  # type: ignore[misc, valid-type]
-        """Slices a plain array over the mapped file."""
+        """Reader that slices a plain array over the mapped file."""
 
         @property
         def data(self) -> NDArray[np.uint8]:

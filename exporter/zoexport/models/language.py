@@ -1,7 +1,8 @@
-"""Whether a model is a language model, causal or masked, and how transformers loads it.
+"""Detection of causal and masked language models, and the transformers classes that load them.
 
-optimum's ``TasksManager`` gives the library that a folder is of, the task of a model's class, and the class that loads
-a task's models. It is asked about folders and classes only, never about names of the hub, so it needs no network.
+optimum's ``TasksManager`` gives the library of a folder, the task of a model class, and the class
+that loads the models of a task. It is called only with folders and classes, never with hub ids, so
+it needs no network.
 """
 
 from __future__ import annotations
@@ -16,22 +17,24 @@ from zoexport.models.quiet import quiet
 
 _CONFIG = "config.json"
 _PIPELINE = "model_index.json"
-"""What diffusers has instead."""
+"""Configuration file of diffusers models."""
 _TRANSFORMERS = "transformers"
 _LIBRARIES = {_TRANSFORMERS, "sentence_transformers"}
-"""Folders of the second hold a model of the first, and a description of what is made of its features."""
+"""Libraries whose folders can be loaded; sentence_transformers wraps a transformers model."""
 
 
 def language_config(folder: Path, where: str) -> Any:
-    """The configuration of the language model in a folder; the model's own code is never run.
+    """Return the configuration of the language model in a folder.
+
+    The model's own code is never run.
 
     Args:
-        folder: a Hugging Face directory; only its configuration is looked at.
-        where: the model, for messages.
+        folder: Hugging Face directory; only its configuration is read.
+        where: name of the model, for messages.
 
     Raises:
-        ModelError: it is no model's folder, or that of another library's model, or of no language model; or
-            transformers does not know the model type, or cannot read the file.
+        ModelError: the folder contains no model, a model of another library, or no language model;
+            or transformers does not support the model type or cannot read the file.
     """
     found = next((name for name in (_CONFIG, _PIPELINE) if (folder / name).is_file()), None)
     if found is None:
@@ -50,16 +53,17 @@ def language_config(folder: Path, where: str) -> Any:
 
 
 def _library(folder: Path, where: str, content: dict[str, Any]) -> str:
-    """The library that loads a folder, transformers or what stands on it.
+    """Return the library that loads a folder: transformers or one built on it.
 
     Raises:
-        ModelError: it is another one.
+        ModelError: another library is needed.
     """
     from optimum.exporters.tasks import TasksManager
 
     library = str(TasksManager.infer_library_from_model(str(folder)))
     if library not in _LIBRARIES:
-        # What a folder of these is for, optimum asks the hub; its table has the few tasks that the library has.
+        # optimum would ask the hub for the task of such a folder; its table lists the library's few
+        # tasks.
         tasks = " or ".join(TasksManager._LIBRARY_TO_TASKS_TO_MODEL_LOADER_MAP[library])
         name = content.get("architecture") or content.get("_class_name") or "model"
         raise ModelError(
@@ -92,15 +96,15 @@ def _read_config(folder: Path, content: dict[str, Any], library: str) -> Any:
 def check_language_model(
     where: str, config: Any, content: dict[str, Any], library: str = _TRANSFORMERS
 ) -> None:
-    """Refuse what is neither a causal nor a masked language model with plain weights.
+    """Check that a model is a causal or masked language model with unquantized weights.
 
     Args:
-        where: the model, for the message.
-        config: what transformers made of its configuration. content: the raw config.json, empty of a GGUF file.
-        library: what loads it.
+        where: name of the model, for the message.
+        config: configuration of transformers. content: raw config.json, empty for a GGUF file.
+        library: library that loads the model.
 
     Raises:
-        ModelError: with the task, the library and the architecture's name, and what is supported.
+        ModelError: the model is unsupported; the message names task, library and architecture.
     """
     with quiet(verbose=False):
         task = _task(config)
@@ -133,27 +137,27 @@ def _expected() -> str:
 
 
 def auto_class(config: Any) -> Any:
-    """What of transformers loads the files of a configuration's language model."""
+    """Return the auto class of transformers that loads the language model of a configuration."""
     from optimum.exporters.tasks import TasksManager
 
     return TasksManager.get_model_class_for_task(_task(config), model_type=config.model_type)
 
 
 def model_class(config: Any) -> tuple[Any, Any]:
-    """The class of a configuration's language model, and the configuration that it takes."""
+    """Return the class of a configuration's language model, and the configuration for it."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
 
     if _task(config) == MASKED:
         return MODEL_FOR_MASKED_LM_MAPPING[type(config)], config
     kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     if kind.config_class is config.sub_configs.get("text_config"):
-        # As AutoModelForCausalLM does for a text model of a configuration that also describes images.
+        # Same as AutoModelForCausalLM for the text model of a multimodal configuration.
         config = config.get_text_config()
     return kind, config
 
 
 def _task(config: Any) -> str | None:
-    """The task of the class that a configuration declares, or else of the one that transformers makes of it."""
+    """Return the task of a configuration's declared class, else of its class in transformers."""
     import transformers
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING
 
@@ -163,7 +167,8 @@ def _task(config: Any) -> str | None:
         body = MODEL_MAPPING.get(type(config), None)
         kind = body if causal is None or _is_encoder(config) else causal
     task = None if kind is None else task_of(kind)
-    # A class that generates text from images too is listed there first, and a body can be loaded with a tied head.
+    # Multimodal classes are listed there first, and a model without head can be loaded with a tied
+    # head.
     if causal is not None and (kind is causal or (task == FEATURES and not _is_encoder(config))):
         return CAUSAL
     return task
@@ -174,7 +179,7 @@ def _declared_name(config: Any) -> str:
 
 
 def _is_encoder(config: Any) -> bool:
-    """Whether layers see what follows a token. BERT and its kin are listed as causal too, as they may be decoders."""
+    """Return whether attention is bidirectional; BERT-like models are also listed as causal."""
     from transformers import MODEL_FOR_MASKED_LM_MAPPING
 
     return type(config) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
@@ -203,10 +208,10 @@ def _refuse_quantized(where: str, content: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object of a model's folder.
+    """Return a JSON object from a model's folder.
 
     Raises:
-        ModelError: the file is unreadable or holds something else.
+        ModelError: the file is unreadable or contains no JSON object.
     """
     try:
         content = outside.parse(path.read_bytes(), constants=True)

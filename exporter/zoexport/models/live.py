@@ -1,4 +1,4 @@
-"""Models that a Python program has loaded, written where a bundle's later verbs find them again."""
+"""Save models from Python programs in the cache, so that later commands can load them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from zoexport.models.source import ModelSource, resolve
 def keep(model: Any, tokenizer: Any) -> ModelSource:
     """Save a live model and its tokenizer below the cache, under the digest of their files.
 
-    ``parity`` and adapters exported as whole models read it again, so it stays there.
+    It stays there because ``parity`` and the export of merged models load it again.
 
     Args:
-        model: a ``transformers.PreTrainedModel``; it is only read.
+        model: ``transformers.PreTrainedModel``; it is not changed.
         tokenizer: its tokenizer, a ``transformers.PreTrainedTokenizerBase``.
 
     Raises:
-        ModelError: no such model or tokenizer, or a model that is wrapped or quantized; nothing is kept.
+        ModelError: unsupported model or tokenizer, or the model is wrapped or quantized; nothing is
+            saved.
     """
     where = f"model {type(model).__name__}"
     _check(where, model, tokenizer)
@@ -89,6 +90,6 @@ def _check(where: str, model: Any, tokenizer: Any) -> None:
 
 
 def _name(model: Any) -> str:
-    """The last part of where it was loaded from; its class where it was made in the program."""
+    """Return the last part of the path or id of the model, or its class if it has neither."""
     found = str(getattr(model, "name_or_path", "") or "").rstrip("/").rpartition("/")[2]
     return re.sub(r"[^A-Za-z0-9._-]+", "-", found).strip("-.") or type(model).__name__

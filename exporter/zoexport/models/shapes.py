@@ -1,9 +1,9 @@
-"""Published configurations, which come with the package, and models of these shapes whose weights are random.
+"""Published configurations in the package, and models of these shapes with random weights.
 
-How long a step takes and what it needs does not depend on what the weights say, so such a model stands for one that
-cannot be downloaded. Every weight follows from its tensor's name and its place in that: a byte of a stream of PCG64,
-which numpy keeps the same in every version, chooses it from a table. So a shape's file is the same bytes everywhere. It
-is written in pieces, whatever the size of the model.
+Time and memory of a step do not depend on the values of weights, so such a model can replace one
+that cannot be downloaded. Every weight depends only on the name of its tensor and its index: a byte
+of a PCG64 stream, which numpy keeps stable across versions, selects it from a table. The file of a
+shape is therefore identical everywhere. It is written in chunks, also for large models.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ if TYPE_CHECKING:
     import torch
 
 PREFIX = "shape:"
-"""What a MODEL argument begins with that names a shape."""
+"""Prefix of a MODEL argument that names a shape."""
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 _VERSION = 1
-"""Of the weights: another number where the same configuration gets other ones."""
+"""Version of the weights; increased when the weights of a configuration change."""
 _DTYPE = "bfloat16"
 _WORD = 8
-"""Bytes that PCG64 gives at a time."""
+"""Bytes per word of PCG64."""
 
 
 def known() -> dict[str, Path]:
-    """The folders of the published config.json files, by the shapes' names."""
+    """Return the folders of the published config.json files by shape name."""
     files = sorted(shared("shapes").glob(f"*/{_CONFIG}"))
     return {file.parent.name: file.parent for file in files}
 
 
 def shape_of(argument: str) -> str | None:
-    """The shape that a MODEL argument names; None where it means something else."""
+    """Return the shape that a MODEL argument names; None if it is not a shape."""
     return argument.removeprefix(PREFIX) if argument.startswith(PREFIX) else None
 
 
 def published(name: str) -> Path:
-    """The folder of a shape's config.json.
+    """Return the folder of a shape's config.json.
 
     Raises:
-        ConfigError: no shape has this name; the message lists those there are.
+        ConfigError: no shape has this name; the message lists all shapes.
     """
     shapes = known()
     if name not in shapes:
@@ -69,10 +69,12 @@ def published(name: str) -> Path:
 
 
 def shape_folder(name: str) -> Path:
-    """The Hugging Face directory of a shape's random model, without a tokenizer; the first call writes it.
+    """Return the Hugging Face directory of a shape's random model, without tokenizer.
+
+    Written at the first call.
 
     Raises:
-        ConfigError: no such shape, or the cache cannot be written; nothing of the model is then left there.
+        ConfigError: no such shape, or the cache cannot be written; no partial model is left there.
     """
     config = published(name)
     digest = sha256(config / _CONFIG)
@@ -90,15 +92,17 @@ def shape_folder(name: str) -> Path:
 def write_random(published: Path, folder: Path) -> None:
     """Write a model of random weights in bfloat16: its configuration and one file of weights.
 
-    Matrices are normal, in 256 steps, with a mean of zero and the configuration's ``initializer_range`` as deviation.
-    Vectors are what transformers begins with: norms that scale by one, biases of zero.
+    Matrices are normal, in 256 steps, with mean zero and standard deviation ``initializer_range``
+    (configuration). Vectors have transformers' initial values: norms that scale by one, biases of
+    zero.
 
     Args:
         published: a folder with the configuration.
         folder: exists; belongs in an ``atomic_folder``.
 
     Raises:
-        ModelError: the configuration is of no language model. OSError: the folder cannot be written.
+        ModelError: the configuration does not describe a language model. OSError: the folder cannot
+            be written.
     """
     import torch
 
@@ -123,7 +127,7 @@ def write_random(published: Path, folder: Path) -> None:
 
 
 def _vectors(model: Any) -> dict[str, torch.Tensor]:
-    """The parameters of a model without memory that have one dimension, as transformers begins them."""
+    """Return transformers' initial values of the one-dimensional parameters of a meta model."""
     import torch
 
     found: dict[str, torch.Tensor] = {}
@@ -131,7 +135,7 @@ def _vectors(model: Any) -> dict[str, torch.Tensor]:
         own = dict(module.named_parameters(recurse=False))
         vectors = {name for name, value in own.items() if value.dim() < 2}
         begun: dict[str, torch.Tensor] = {}
-        if own and len(vectors) == len(own):  # a norm, of ones or of what is added to one
+        if own and len(vectors) == len(own):  # a norm, of ones or of offsets from one
             filled = copy.deepcopy(module).to_empty(device="cpu")
             model._init_weights(filled)
             begun = dict(filled.named_parameters(recurse=False))
@@ -143,7 +147,7 @@ def _vectors(model: Any) -> dict[str, torch.Tensor]:
 
 @functools.cache
 def _quantiles(deviation: float) -> np.ndarray[Any, np.dtype[np.int16]]:
-    """A normal distribution's quantiles in the middles of 256 equal shares, as the bits of bfloat16."""
+    """Return the normal quantiles at the centers of 256 equal shares, as bits of bfloat16."""
     import torch
 
     normal = NormalDist(0, deviation)
@@ -152,7 +156,7 @@ def _quantiles(deviation: float) -> np.ndarray[Any, np.dtype[np.int16]]:
 
 
 def _stream(name: str, begin: int, count: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The bytes ``begin`` to ``begin + count - 1`` of a tensor's stream."""
+    """Return the bytes ``begin`` to ``begin + count - 1`` of a tensor's stream."""
     generator = np.random.PCG64(int.from_bytes(hashlib.sha256(name.encode()).digest()))
     generator.advance(begin // _WORD)
     skipped = begin % _WORD

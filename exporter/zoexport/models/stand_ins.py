@@ -1,9 +1,9 @@
-"""Stand-ins: a model of the right shapes that holds no weights, and where in the files each of them lies.
+"""Stand-ins: a model with shapes but no weights, and the location of each weight in files.
 
-transformers' own loader gets a stand-in for each tensor of the files: zeros of its shape, fresh from the system, which
-take memory only once they are written. Where a parameter's memory lies then shows which tensor the loader made it of,
-so prefixes, renamed and tied weights need no rules here. A loader that computes with a tensor (fused experts) makes
-other memory of it, and such a model is loaded as a whole.
+transformers' own loader gets a stand-in for each tensor of the files: newly allocated zeros of its
+shape, which take memory only when written. The address of a parameter then shows from which tensor
+the loader made it, so prefixes, renamed and tied weights need no rules here. A loader that computes
+with a tensor (fused experts) allocates new memory; such a model is loaded completely.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class StandIns:
-    """The stand-ins for every tensor of safetensors files.
+    """Stand-ins for every tensor of safetensors files.
 
     Attributes:
-        tensors: by the names in the files. Tensors that are not floating-point ones, which are small tables, are
-            here as they are.
+        tensors: stand-ins by the names in the files. Tensors that are not floating-point, which are
+            small tables, have their values.
 
     Args:
-        files: where a name is in two files, the later one counts, as for transformers.
-        padding: the token of padding, None if there is none.
+        files: safetensors files; if two contain a name, the later one is used, as in transformers.
+        padding: padding token, None if there is none.
 
     Raises:
         ModelError: a file is damaged or incomplete.
@@ -53,13 +53,14 @@ class StandIns:
             table[padding, 0] = 1.0
 
     def weights(self, model: torch.nn.Module) -> StoredWeights | None:
-        """The weights of a model that was loaded from :attr:`tensors`.
+        """Return the weights of a model that was loaded from :attr:`tensors`.
 
         Persistent buffers, and parameters without dimensions, get their values.
 
         Returns:
-            None where a weight is not just one of the tensors, where the loader clears a row of padding, or where the
-            files hold a weight twice with different values, of which transformers would not make one.
+            None if a weight is not exactly one of the tensors, if the loader clears a row of
+            padding, or if the files contain a tied weight twice with different values, which
+            transformers would not tie.
 
         Raises:
             ModelError: a file can no longer be read.
@@ -83,7 +84,7 @@ class StandIns:
         return StoredWeights(weights)
 
     def _tables(self) -> list[torch.Tensor]:
-        """The matrices that have a row for padding."""
+        """Return the matrices that have a row for padding."""
         return [
             self.tensors[key]
             for key, stored in self._stored.items()
@@ -95,7 +96,7 @@ class StandIns:
         ]
 
     def _clears_padding(self) -> bool:
-        """Whether the loader set a row of padding to zero which is not zero in the files, as some models do."""
+        """Return whether the loader zeroed a padding row that is not zero in the files."""
         tables = {table.data_ptr(): table for table in self._tables()}
         found = False
         for key, tensor in self.tensors.items():
@@ -109,7 +110,7 @@ class StandIns:
         return found
 
     def _padded_bias(self, model: torch.nn.Module) -> dict[int, str]:
-        """Place and name of the output head's bias: transformers pads it, by nothing here, into memory of its own."""
+        """Return address and name of the head's bias, which transformers pads into new memory."""
         find: Any = getattr(model, "get_output_embeddings", None)
         bias = getattr(find() if find else None, "bias", None)
         if bias is None:
@@ -123,10 +124,10 @@ class StandIns:
         }
 
     def _ties_hold(self, weights: dict[str, StoredTensor]) -> bool:
-        """Whether what a tied weight could have been instead is equal to it.
+        """Return whether tied weights are equal in the files.
 
-        The loader ties two tensors of the files where they are equal, and stand-ins always are. The tensor that it
-        dropped has the tied one's shape.
+        The loader ties two tensors of the files if they are equal, and stand-ins always are. The
+        dropped tensor has the shape of the tied one.
         """
         uses = Counter(weights.values())
         tied = [stored for stored, count in uses.items() if count > 1]

@@ -1,7 +1,8 @@
 """Run a model whose weights stay in their files: linear layers and embeddings read the rows that they need.
 
-Everything else (norms, biases, convolutions) is read once; numbers without dimensions stay as they are. Memory is that
-of a few megabytes of weights and of what runs, also when gradients are computed: the backward pass reads weights again.
+All other weights (norms, biases, convolutions) are read once; scalars stay as they are. Only a few
+megabytes of weights and the activations are in memory, also when gradients are computed: the
+backward pass reads the weights again.
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ from zoexport.core.graph import RowReader
 from zoexport.core.untouched import untouched_zeros
 
 _SMALL = 1 << 16
-"""Elements of a weight that is read once and kept."""
+"""Maximum elements of a weight that is read once and kept."""
 _PIECE = 1 << 21
-"""Elements that are in memory at a time."""
+"""Elements of a weight in memory at a time."""
 _Read = Callable[[int, int], Tensor]
 
 
 @contextlib.contextmanager
 def streaming(model: nn.Module, reader: RowReader) -> Iterator[None]:
-    """While inside, linear layers and embeddings of ``model`` read their weights when they run.
+    """Make linear layers and embeddings read their weights when they run, inside the context.
 
     A layer computes in the dtype of its parameters, which may be changed inside (``model.double()`` copies small ones
     only).
 
     Args:
-        model: its parameters may be stand-ins without values; all of them are as before at the end.
-        reader: rows of parameters by their names in the model, float32.
+        model: its parameters may be stand-ins without values; all are restored at the end.
+        reader: reader of rows of parameters by their names in the model, float32.
 
     Raises:
         ModelError: a weight's file can no longer be read.
@@ -100,7 +101,7 @@ def _product(layer: Any, read: _Read, shape: tuple[int, ...]) -> Callable[[Tenso
 
 
 class _Product(torch.autograd.Function):
-    """x W^T, and of its gradient dy the product dy W, with some rows of W in memory at a time."""
+    """Product x W^T, and dy W in the backward pass, with few rows of W in memory at a time."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, read: _Read, shape: tuple[int, ...]) -> Tensor:
@@ -121,6 +122,6 @@ class _Product(torch.autograd.Function):
 
 
 def _pieces(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """Ranges of rows of about so many elements."""
+    """Yield ranges of rows with about ``_PIECE`` elements."""
     step = max(1, _PIECE // shape[1])
     return ((first, min(first + step, shape[0])) for first in range(0, shape[0], step))

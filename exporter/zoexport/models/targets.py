@@ -1,4 +1,4 @@
-"""Which linear layers get an adapter: ``lora.target_modules`` and ``lora.layers_to_transform``."""
+"""Target modules of adapters: ``lora.target_modules`` and ``lora.layers_to_transform``."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _FUSED = {"qkv", "query_key_value", "attn"}
 
 
 def linear_names(model: nn.Module) -> list[str]:
-    """The paths of every layer that can be adapted, in the model's order: all but the output head.
+    """Return the paths of all linear layers except the output head, in the model's order.
 
-    Of a model that also sees images, those of its language model.
+    For a multimodal model, only those of its language model.
     """
     from torch import nn
 
@@ -38,15 +38,15 @@ def linear_names(model: nn.Module) -> list[str]:
 def adapter_targets(
     model: nn.Module, targets: str, layers: str = "all", weights: Container[str] | None = None
 ) -> list[str]:
-    """The module paths to adapt, in the model's order.
+    """Return the paths of the target modules, in the model's order.
 
     Args:
-        model: a causal language model whose linear layers are ``nn.Linear``.
+        model: causal language model whose linear layers are ``nn.Linear``.
         targets: ``attention`` (query and value projections, or the fused one), ``all-linear``, or names separated
-            by commas, each of which matches a whole path or the end of paths at a dot, as in PEFT.
+            by commas, each matching a whole path or its end after a dot, as in PEFT.
         layers: ``all``, ``last:K`` for the K last decoder layers, or their numbers from 0, separated by commas.
-        weights: names of the weights that the captured model reads; other layers, such as cross-attention, are left
-            out. None: of every layer.
+        weights: names of the weights that the captured model reads; other layers, such as
+            cross-attention, are skipped. None: all layers.
 
     Raises:
         ConfigError: a name matches nothing, attention projections are not recognizable by their names, or the model
@@ -78,7 +78,7 @@ def _head(model: Any) -> Any:
 
 
 def _text_root(model: Any) -> str:
-    """The path, with a final dot, below which the language model lies; empty for a text model."""
+    """Return the path prefix of the language model, with a final dot; empty for a text model."""
     config = getattr(model, "config", None)
     if config is None or config.get_text_config() is config:
         return ""
@@ -91,7 +91,7 @@ def _leaves(linears: list[str]) -> list[str]:
 
 
 def _attention(linears: list[str]) -> list[str]:
-    """Query and value projections, recognized by what their names mean.
+    """Return the query and value projections, recognized by their names.
 
     ``self_attn.q_proj``, ``attn.to_q``, ``attention.self.query`` and ``attention.wq`` are queries, ``attn.Wqkv``,
     ``attn.c_attn`` and ``self_attention.query_key_value`` are fused.
@@ -100,7 +100,7 @@ def _attention(linears: list[str]) -> list[str]:
     found: dict[str, set[str]] = defaultdict(set)
     for path in linears:
         parent, _, leaf = path.rpartition(".")
-        # BERT and its kin have an `attention.self` beside their `attention.output`.
+        # BERT-like models have `attention.self` and `attention.output`.
         block = parent.removesuffix(".self").rpartition(".")[2]
         if not _ATTENTION.search(block.lower()):
             continue
@@ -198,9 +198,10 @@ def _in_layers(model: nn.Module, chosen: list[str], layers: str) -> list[str]:
 
 
 def decoder_stack(model: nn.Module, chosen: list[str]) -> tuple[str, int]:
-    """The path, with a final dot, and length of the module list that holds the decoder layers.
+    """Return the path, with a final dot, and length of the module list of the decoder layers.
 
-    It is the outermost list on the way to most of the modules ``chosen``: experts and the like are lists inside it.
+    It is the outermost list above most of the modules ``chosen``; experts, for example, are lists
+    inside it.
     """
     from torch import nn
 

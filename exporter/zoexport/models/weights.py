@@ -1,4 +1,4 @@
-"""Weights by name, one tensor or some of its rows at a time, whether they are in memory or still in their files."""
+"""Readers of weights by name, a tensor or some of its rows at a time, in memory or files."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 class WeightReader(Protocol):
-    """A model's parameters and persistent buffers by their names in the model, tied names included.
+    """Reader of a model's parameters and persistent buffers by name, including tied names.
 
-    Tensors of any floating-point type are given as float32, others as they are; all are contiguous. They may be the
-    model's own memory, so they are not to be written.
+    Floating-point tensors are returned as float32, others unchanged; all are contiguous. They may
+    share the memory of the model, so they must not be written.
     """
 
     def names(self) -> list[str]:
-        """Every name, in the model's order."""
+        """Return all names, in the model's order."""
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The sizes of ``read(name)``.
+        """Return the shape of ``read(name)``.
 
         Raises:
             KeyError: no weight has this name; the other methods raise it too.
         """
 
     def read(self, name: str) -> torch.Tensor:
-        """The whole tensor.
+        """Return the whole tensor.
 
         Raises:
             ModelError: its file can no longer be read.
         """
 
     def read_rows(self, name: str, begin: int, end: int) -> torch.Tensor:
-        """The rows ``begin`` to ``end`` (not included) of the first dimension: (end - begin, ...).
+        """Return rows ``begin`` to ``end`` (exclusive) of the first dimension: (end - begin, ...).
 
         Raises:
             IndexError: the tensor does not have these rows.
@@ -54,26 +54,26 @@ class WeightReader(Protocol):
 
 
 class LoadedWeights:
-    """The :class:`WeightReader` of a model that holds its weights."""
+    """:class:`WeightReader` of a model with its weights in memory."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._tensors: dict[str, torch.Tensor] = model.state_dict()
 
     def names(self) -> list[str]:
-        """Every name, in the model's order."""
+        """Return all names, in the model's order."""
         return list(self._tensors)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The sizes of ``read(name)``."""
+        """Return the shape of ``read(name)``."""
         return tuple(self._tensors[name].shape)
 
     def read(self, name: str) -> torch.Tensor:
-        """The whole tensor."""
+        """Return the whole tensor."""
         tensor = self._tensors[name]
         return (tensor.float() if tensor.is_floating_point() else tensor).contiguous()
 
     def read_rows(self, name: str, begin: int, end: int) -> torch.Tensor:
-        """The rows ``begin`` to ``end`` (not included)."""
+        """Return the rows ``begin`` to ``end`` (exclusive)."""
         tensor = self._tensors[name]
         _check_rows(name, tuple(tensor.shape), begin, end)
         rows = tensor[begin:end]
@@ -82,11 +82,11 @@ class LoadedWeights:
 
 @dataclasses.dataclass(frozen=True)
 class StoredTensor:
-    """A tensor in a safetensors file.
+    """Tensor in a safetensors file.
 
     Attributes:
-        path: the file. key: its name there.
-        floating: whether its type is a floating-point one.
+        path: file. key: name of the tensor in the file.
+        floating: True for a floating-point tensor.
     """
 
     path: Path
@@ -95,7 +95,7 @@ class StoredTensor:
     floating: bool
 
     def read(self) -> torch.Tensor:
-        """The tensor: float32, or its own type where that is no floating-point one.
+        """Return the tensor: float32 if floating-point, else unchanged.
 
         Raises:
             ModelError: the file can no longer be read.
@@ -107,13 +107,16 @@ class StoredTensor:
         return value.float() if self.floating else value
 
     def read_rows(self, begin: int, end: int) -> torch.Tensor:
-        """Some rows of :meth:`read`; memory is taken for them, and for one piece of the file at a time."""
+        """Return some rows of :meth:`read`.
+
+        Memory use is these rows plus one chunk of the file at a time.
+        """
         import torch
 
         _check_rows(self.key, self.shape, begin, end)
         rows: torch.Tensor | None = None
         for first, last in row_pieces(self.shape, begin, end):
-            # The file is mapped anew for each piece: pages of it count as this process's memory.
+            # Map the file again for each chunk: its pages count as memory of this process.
             with open_safetensors(self.path) as file:
                 piece: torch.Tensor = file.get_slice(self.key)[first:last]
                 if rows is None:
@@ -126,35 +129,36 @@ class StoredTensor:
 
 
 class StoredWeights:
-    """The :class:`WeightReader` of a model whose weights are in safetensors files."""
+    """:class:`WeightReader` of a model whose weights are in safetensors files."""
 
     def __init__(self, tensors: Mapping[str, StoredTensor]) -> None:
         self._tensors = dict(tensors)
 
     def names(self) -> list[str]:
-        """Every name, in the model's order."""
+        """Return all names, in the model's order."""
         return list(self._tensors)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The sizes of ``read(name)``."""
+        """Return the shape of ``read(name)``."""
         return self._tensors[name].shape
 
     def read(self, name: str) -> torch.Tensor:
-        """The whole tensor."""
+        """Return the whole tensor."""
         stored = self._tensors[name]
         return check_finite(f"weights {stored.path}", stored.key, stored.read())
 
     def read_rows(self, name: str, begin: int, end: int) -> torch.Tensor:
-        """The rows ``begin`` to ``end`` (not included)."""
+        """Return the rows ``begin`` to ``end`` (exclusive)."""
         stored = self._tensors[name]
         return check_finite(f"weights {stored.path}", stored.key, stored.read_rows(begin, end))
 
 
 def check_finite(where: str, name: str, values: torch.Tensor) -> torch.Tensor:
-    """Refuse weights that are NaN or infinite.
+    """Check that weights are finite.
 
     Args:
-        where: the file or model, for the message. name: of the tensor. values: of it, or some of its rows.
+        where: file or model, for the message. name: name of the tensor. values: the tensor or some
+            of its rows.
 
     Returns:
         ``values``.
@@ -164,7 +168,7 @@ def check_finite(where: str, name: str, values: torch.Tensor) -> torch.Tensor:
     """
     import torch
 
-    # A sum takes a small part of the time that a test of each element does. It may overflow.
+    # A sum is much faster than a test of each element. It may overflow.
     if values.is_floating_point() and not bool(torch.isfinite(values.sum())):
         wrong = int(values.numel() - torch.isfinite(values).sum())
         if wrong:
@@ -178,11 +182,11 @@ def check_finite(where: str, name: str, values: torch.Tensor) -> torch.Tensor:
 
 
 def stored_dtype(files: Iterable[Path], declared: str = "float32") -> str:
-    """torch's name of the floating-point type that most weights in some files have.
+    """Return torch's name of the most common floating-point type of the weights in some files.
 
     Args:
-        files: of weights; only safetensors files are looked at.
-        declared: the type if there is none among them.
+        files: weight files; only safetensors files are read.
+        declared: type to return if no floating-point weights are found.
 
     Raises:
         ModelError: a file is damaged, incomplete or gone.
@@ -210,11 +214,14 @@ def row_pieces(shape: tuple[int, ...], begin: int, end: int) -> Iterator[tuple[i
 
 @contextlib.contextmanager
 def open_safetensors(path: Path, framework: str = "pt") -> Iterator[Any]:
-    """A safetensors file; opening it compares the header with the file's length and reads no tensor.
+    """Open a safetensors file.
+
+    This checks the header against the file's length and reads no tensor.
 
     Args:
-        path: the file.
-        framework: whose tensors it gives, as for ``safetensors.safe_open``; the default loads torch.
+        path: safetensors file.
+        framework: framework of the tensors, as in ``safetensors.safe_open``; the default loads
+            torch.
 
     Raises:
         ModelError: the file is damaged, incomplete or gone.

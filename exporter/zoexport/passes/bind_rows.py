@@ -72,7 +72,7 @@ class _Binder:
         self.program.inputs = [self._bound(value) for value in self.program.inputs]
 
     def _spans(self, tokens: Node) -> dict[Node, int]:
-        """How many rows each value is computed for: 1, rows, or rows of all copies."""
+        """Return the number of rows that each value has: 1, rows, or rows of all copies."""
         varies: set[Node] = set()
         reads: set[Node] = {tokens}
         for node in self.old.nodes:
@@ -87,7 +87,7 @@ class _Binder:
         }
 
     def _numbers_rows(self, node: Node) -> bool:
-        """Whether a call counts the rows: by that an encoder's mask finds the row whose tokens it reads."""
+        """Return whether a call numbers the rows, as encoder masks do to index tokens by row."""
         return is_call(node, aten.arange) and any(map(self._is_size, node.all_input_nodes))
 
     @staticmethod

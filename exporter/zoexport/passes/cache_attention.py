@@ -111,7 +111,7 @@ def cache_attention(graph: LayerGraph, context: int) -> LayerGraph:
 
 @dataclasses.dataclass(frozen=True)
 class _Seen:
-    """What a mask lets a query see, as ``zoexport.cached_attention`` takes it."""
+    """Window and ALiBi slopes of a mask, as in ``zoexport.cached_attention``."""
 
     window: int
     slopes: torch.Tensor | None
@@ -141,7 +141,7 @@ def _refused(program: Program, other: OtherAttention) -> VerifyError:
 
 
 def _seen(attention: Attention, value: Callable[[Node], torch.Tensor], length: int) -> _Seen:
-    """What the constants of one stage let a query see."""
+    """Return the window and slopes of the mask that the constants of one stage define."""
     if attention.key_biases:
         raise OtherAttention("scores of keys that depend on tokens", "masks of places alone")
     bias, hides = scores_added(attention, value, length)

@@ -1,8 +1,8 @@
-"""check_cached: whether layers that read a cache say the same as those that see all tokens at once.
+"""check_cached: verify that layers with a cache give the same results as layers without.
 
-Nothing changes. Each layer as it was captured runs on random values of a few tokens; the one with a cache runs on the
-same tokens, some of them first and then one after another. What they say must be the same, so whatever passes between
-tokens otherwise than through attention (a convolution, a running state) is found, however it is written.
+The graph is unchanged. Each captured layer runs on random values of a few tokens; the layer with a
+cache runs on the same tokens, first several at once and then one by one. The results must be equal:
+this detects data flow between tokens outside attention (a convolution, a recurrent state).
 """
 
 from __future__ import annotations

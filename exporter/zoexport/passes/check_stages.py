@@ -93,16 +93,16 @@ def _check(graph: LayerGraph, program: Program) -> None:
 
 
 def _first(graph: LayerGraph, value: Value, tensor: torch.Tensor) -> torch.Tensor:
-    """The first half of a value along its axis of positions, dimension 1 in most models."""
+    """Return the first half of a value along its axis of positions, dimension 1 in most models."""
     axes = [1, *range(len(value.shape))]
     axis = next((axis for axis in axes if value.shape[axis] == graph.length), None)
     return tensor if axis is None else tensor.narrow(axis, 0, graph.length // 2)
 
 
 def trial_value(graph: LayerGraph, program: Program, value: Value) -> torch.Tensor:
-    """A value to try a split graph's program on.
+    """Return a trial value for an input of a split graph's program.
 
-    Constants as they are, everything else random: what a program says of positions does not hang on weights.
+    Constants keep their values; all else is random, as weights do not change the use of positions.
     """
     shape = list(value.sizes())
     generator = torch.Generator().manual_seed(math.prod(shape))
@@ -127,7 +127,7 @@ def trial_value(graph: LayerGraph, program: Program, value: Value) -> torch.Tens
 
 
 def _token_tables(program: Program) -> list[Node]:
-    """The tables that are read at the tokens."""
+    """Return the tables that are read at the tokens."""
     tokens = placeholders(program).get("tokens")
     if tokens is None:
         return []

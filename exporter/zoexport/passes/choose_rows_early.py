@@ -87,7 +87,7 @@ class _Choice:
         return shape if len(shape) == 3 else ()
 
     def _each_row_alone(self, node: Node) -> bool:
-        """Whether a row of the result depends on the same row of the operands, and on nothing else that has rows."""
+        """Return whether each row of the result depends on the same row of the operands alone."""
         if node.op != "call_function" or not node.users or not self._has_rows(node):
             return False
         first, *others = arguments(node)
@@ -111,7 +111,7 @@ class _Choice:
         return False
 
     def _is_matrix_by_copy(self, node: Node) -> bool:
-        """The right side of an adapter's product: a matrix for each copy."""
+        """Return the right side of an adapter's product: a matrix for each copy."""
         return shape_of(node)[0] == self.by_copy[0] and not self._has_rows(node)
 
     def _again(self, node: Node) -> Node:
@@ -123,7 +123,7 @@ class _Choice:
         return call(self.nodes, node.target, *mapped, **node.kwargs)
 
     def _rows(self, value: Any) -> Node:
-        """The chosen rows of a value: (copies, M, width)."""
+        """Return the chosen rows of a value: (copies, M, width)."""
         if value not in self.chosen:
             with self.nodes.inserting_before(self._after(value)):
                 flat = call(
@@ -135,7 +135,7 @@ class _Choice:
         return self.chosen[value]
 
     def _after(self, value: Node) -> Node:
-        """The first node that can read ``value``."""
+        """Return the first node that can read ``value``."""
         following = value.next
         while following.op == "placeholder":
             following = following.next

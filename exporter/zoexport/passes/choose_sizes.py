@@ -11,8 +11,8 @@ After, for 1 row, lengths 64 and 128, and 32 label rows::
     layer.0@128(hidden (1, 128, 64)) -> hidden (1, 128, 64)
     head(hidden (32, 64)) -> logits (32, 320)
 
-The output head sees label positions alone, whatever rows they come from. Refused: a head in which rows see each other
-or their place.
+The output head sees label positions alone, from any rows. Refused: a head in which rows see each
+other or their place.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ def choose_sizes(
 
 
 def rows_alone(program: Program, count: int) -> None:
-    """Make an output head take and return rows (count, width) where it has (sequences, positions, width).
+    """Change an output head from (sequences, positions, width) to rows (count, width).
 
-    What follows the sequences is found by what reads what: a graph that was captured at its only length has weights
-    whose sizes may be multiples of that length.
+    Sizes that follow the sequences are found by data flow: a graph captured at its only length may
+    have weights whose sizes are multiples of that length.
 
     Raises:
         VerifyError: a row's result depends on other rows, or on the row's place.
@@ -102,7 +102,7 @@ def rows_alone(program: Program, count: int) -> None:
 
 
 def _without_batch(program: Program) -> None:
-    """Take and return rows (n, width) where the program has (1, n, width)."""
+    """Drop the batch dimension: take and return (n, width) instead of (1, n, width)."""
     nodes = program.module.graph
     record_shapes(program)
     ends = {value.name for value in (*program.inputs, *program.outputs) if _has_rows(value.role)}

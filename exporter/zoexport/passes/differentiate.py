@@ -87,14 +87,14 @@ def trained_inputs(graph: LayerGraph) -> dict[str, set[str]]:
 def traced_backward(
     program: Program, trainable: set[str], observed: Sequence[Node] = ()
 ) -> tuple[Program, list[Node]]:
-    """The backward program as it was traced, for :func:`finish_backward`, with the forward computation inside.
+    """Trace the backward program for :func:`finish_backward`; it contains the forward pass.
 
     Args:
-        trainable: inputs whose gradients are wanted beside those of activations.
+        trainable: inputs to differentiate by, in addition to activations.
         observed: calls of ``program``.
 
     Returns:
-        It, and its node of each observed value. One that no gradient needs is dead code.
+        The program, and its node for each observed call, dead code if no gradient needs the node.
     """
     given = list(program.inputs)
     chosen = [
@@ -116,7 +116,7 @@ def traced_backward(
             outputs = forward.run(*inputs)
             kept, weights = cotangents(outputs, values[count:])
             wanted = [inputs[number] for number in chosen]
-            # What only chooses, such as which experts run, has no gradient.
+            # Inputs that only select, such as which experts run, have no gradient.
             grads = torch.autograd.grad(outputs, wanted, weights, allow_unused=True)
             found = [
                 torch.zeros_like(one) if grad is None else grad

@@ -62,7 +62,7 @@ VARIES = "varies_by_copy"
 
 @dataclasses.dataclass(frozen=True)
 class _Form:
-    """The operators that update and perturb a slot, and how many copies the second makes in a call."""
+    """Operators that update and perturb a state tensor; ``copies`` per call of ``perturb``."""
 
     update: Any
     perturb: Any
@@ -70,7 +70,7 @@ class _Form:
 
     @property
     def sequential(self) -> bool:
-        """Whether a call is told which copy it has."""
+        """True if each call makes one copy, chosen by the inputs ``query`` and ``sign``."""
         return self.copies == 1
 
 
@@ -112,7 +112,7 @@ def _zeroth_order(graph: TrainingGraph, queries: int, form: _Form) -> TrainingGr
     for slot in slots:
         master = masters[slot.name]
         reads = list(master.users)
-        # Where copies are first read, so that those of later layers are not in memory yet.
+        # Insert copies at their first use: those of later layers are not in memory yet.
         first = min(reads, key=place.__getitem__)
         with program.module.graph.inserting_before(first):
             updated, perturbed = _perturb(program, slot, master, noise, queries, form)

@@ -16,7 +16,7 @@ found by its values: of causal models all tokens that follow, and of sliding win
 whose masks differ get programs of their own. A mask of padding (``mask_padding``) is the operator's bias.
 
 Left alone, as they were captured: scores that are capped, biases that depend on the distance (ALiBi), masks that hide
-other tokens, and whatever else the operator does not have.
+other tokens, and everything else that the operator lacks.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def fuse_attention(graph: LayerGraph) -> LayerGraph:
 
 
 def _attentions(graph: LayerGraph, program: Program) -> list[Attention | None]:
-    """Those of a program; None for one of another kind."""
+    """Return the attentions of a program; None for an unsupported attention."""
     return [_known(graph, program, node) for node in softmaxes(program, graph.length)]
 
 
@@ -95,7 +95,7 @@ def _known(graph: LayerGraph, program: Program, softmax: Node) -> Attention | No
 def _seen(
     graph: LayerGraph, attention: Attention | None, values: Callable[[Node], torch.Tensor]
 ) -> _Seen | None:
-    """What the constants of one stage let a query see, where the operator can say it."""
+    """Return whether a stage's mask is causal, and its window; None if not supported."""
     if attention is None:
         return None
     try:
@@ -130,7 +130,7 @@ def _replace(attention: Attention, rows: int, causal: bool, window: int) -> None
 
 
 def _bias(attention: Attention, rows: int) -> Node | None:
-    """The sum of what is added to the scores of keys, (B, T)."""
+    """Return the sum of what is added to the scores of keys, (B, T)."""
     total: Node | None = None
     for node, factor in attention.key_biases:
         part = reshaped(node, [rows, math.prod(shape_of(node)) // rows])

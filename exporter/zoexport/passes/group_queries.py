@@ -62,7 +62,7 @@ def _grouped(product: Node) -> Node | None:
 
 
 def _unrepeated(node: Node) -> tuple[int, Node]:
-    """How often a value is repeated along the first dimension (``bind_rows``), and the value."""
+    """Return the repeats of a value along the first dimension (``bind_rows``), and the value."""
     if is_call(node, aten.repeat):
         source, factors = arguments(node)
         if all(factor == 1 for factor in factors[1:]):
@@ -71,7 +71,7 @@ def _unrepeated(node: Node) -> tuple[int, Node]:
 
 
 def _shared_heads(node: Node) -> Node | None:
-    """The (b, n, s, d) value behind a repeat_kv, or None."""
+    """Return the (b, n, s, d) value behind a repeat_kv, or None."""
     if not is_call(node, aten.reshape, aten.view):
         return None
     expanded = operand(node)

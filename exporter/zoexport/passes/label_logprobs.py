@@ -12,7 +12,7 @@ After, with the inputs ``label_positions`` and ``label_tokens`` (both (M,), M kn
     label_logprobs, label_is_argmax = zoexport.label_logprobs(logits, label_tokens)
 
 ``head`` is what follows the last linear layer and works on each element alone (Gemma's soft cap, Granite's
-scaling). Left alone: whatever comes before the last linear layer; where something else stands in
+scaling). Left alone: everything before the last linear layer; if something else stands in
 between, the rows are chosen there instead.
 """
 
@@ -88,7 +88,7 @@ def _select_labels(program: Program, labels: Dim, copies: int) -> None:
 
 
 def _before_head(logits: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node]:
-    """The value whose rows are chosen, and the node that reads it."""
+    """Return the value whose rows are chosen, and the node that reads it."""
     reader, node = next(iter(logits.users)), logits
     while is_call(node, *_ELEMENTWISE) and (source := _only_tensor(node)) is not None:
         reader, node = node, source

@@ -103,10 +103,10 @@ def drawn_a(number: int, shape: tuple[int, int], seed: int) -> torch.Tensor:
 
 
 def check_rank(graph: TrainingGraph, module: str, rank: int) -> tuple[int, int]:
-    """The shape (out, in) of a module's weight, where it can have an adapter of this rank.
+    """Return the shape (out, in) of a module's weight after checking an adapter's rank.
 
     Raises:
-        VerifyError: there is no such linear layer. ConfigError: the rank exceeds its smaller side.
+        VerifyError: there is no such linear layer. ConfigError: the rank exceeds min(out, in).
     """
     weight = graph.weights.get(f"{module}.weight")
     if weight is None or weight.dim() != 2:
@@ -128,7 +128,7 @@ def check_rank(graph: TrainingGraph, module: str, rank: int) -> tuple[int, int]:
 
 
 def linear_calls(program: Program, module: str, of: str = "lora_inject") -> list[Node]:
-    """The linear calls with a module's weight; ``of``: the pass that looks for them.
+    """Return the linear calls with a module's weight; ``of``: the pass that looks for them.
 
     Raises:
         VerifyError: there is none.

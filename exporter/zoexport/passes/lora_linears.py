@@ -66,7 +66,7 @@ class _WithAdapters:
         self.values = values
 
     def read_rows(self, name: str, begin: int, end: int) -> Tensor:
-        """Rows ``begin`` to ``end`` of a parameter, float32."""
+        """Return rows ``begin`` to ``end`` of a parameter, float32."""
         if name in self.values:
             return self.values[name][begin:end]
         return self.reader.read_rows(name, begin, end)

@@ -1,6 +1,6 @@
 """mask_padding: what hides padding from the layers of an encoder becomes a sum with a row of numbers.
 
-Before, whatever transformers writes to make a mask of tokens, such as::
+Before, any code of transformers that makes a mask of tokens, such as::
 
     seen  = aten.index(aten.ne(tokens, pad), [rows, positions])              # (R, 1, 1, n)
     mask  = aten.where(aten.expand(seen, [R, 1, n, n]), 0., -3.4e38)         # (R, 1, n, n)
@@ -51,13 +51,13 @@ def _rewrite(graph: TrainingGraph, program: Program, pad: int) -> None:
 
 
 def _trial(shape: tuple[int, ...], pad: int) -> torch.Tensor:
-    """Tokens, a third of which pads, in rows that differ."""
+    """Return trial tokens in different rows; a third of them is padding."""
     tokens = torch.randint(_TRIAL_TOKENS, shape, generator=torch.Generator().manual_seed(0))
     return torch.where(tokens % 3 == 0, pad, tokens)
 
 
 def _of_tokens(graph: TrainingGraph, program: Program, trial: torch.Tensor) -> dict[Node, Any]:
-    """The values that tokens and tables decide, on trial tokens."""
+    """Return the values that tokens and tables decide, on trial tokens."""
     values: dict[Node, Any] = {}
     for value, node in zip(program.inputs, placeholders(program).values(), strict=True):
         if value.role == "tokens":
@@ -73,7 +73,7 @@ def _of_tokens(graph: TrainingGraph, program: Program, trial: torch.Tensor) -> d
 
 
 def _lowest(value: Any, hidden: torch.Tensor) -> float | None:
-    """What a mask (R, 1, any, n) adds to the scores of hidden tokens, others being zero; None of another value."""
+    """Return the bias of a mask (R, 1, any, n) for hidden tokens; None if it is no padding mask."""
     if not isinstance(value, torch.Tensor) or value.dtype != torch.float32 or value.dim() != 4:
         return None
     rows, length = hidden.shape

@@ -11,8 +11,8 @@ After, the codes being a state slot of each stage's own::
 
 The rows of ``x`` are 2q copies of the batch: copy 2i is computed with clamp(w + Q1(u_i)), copy 2i+1 with
 clamp(w - Q1(u_i)). With epsilon zero every row sees the weights as they are. ``W.number`` is the slot's number in the
-noise specification, an input so that layers of one shape stay one program. Layers of which other weights are trained
-(``lora.layers_to_transform=last:K``) become another one.
+noise specification, an input so that layers of one shape stay one program. Layers with other
+trained weights (``lora.layers_to_transform=last:K``) become another program.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def perturb_codes(
     """Train the codes of every module's weight.
 
     Args:
-        graph: split and quantized. Where it has a ``source``, the slots' first values are read from it.
+        graph: split and quantized. Initial values are read from its ``source`` if it has one.
         modules: paths of the linear layers in the Hugging Face model, in order.
-        queries: q, random directions a step.
-        eps, bits: of the perturbations (``core.grid.pair_table``). estimator: of the update, for the session.
+        queries: q, perturbation directions per step.
+        eps, bits: perturbation size and width (``core.grid.pair_table``). estimator: for updates.
 
     Raises:
         VerifyError: a module's weight is not a quantized layer's of its own, in some stage.
@@ -136,10 +136,10 @@ def _slot(graph: LayerGraph, name: str, number: int) -> Slot:
 
 
 def _take(graph: LayerGraph, name: str, step: float) -> float:
-    """Codes become the slot's first value, and scales a tensor that needs no reading.
+    """Make qweight the state's initial value, and store the scales as a tensor of the graph.
 
     Args:
-        step: the scale of a weight of zeros (an adapter's B), which has none of its own.
+        step: the scale of an all-zero weight (an adapter's B), which defines no scale.
 
     Returns:
         The weight's largest scale.

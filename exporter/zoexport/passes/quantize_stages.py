@@ -72,7 +72,7 @@ def quantize_stages(
 
 
 def _module(local: str) -> str:
-    """The last part of the path of a weight's module."""
+    """Return the last part of the path of a weight's module."""
     return local.removesuffix(".weight").rpartition(".")[2]
 
 

@@ -10,9 +10,9 @@ After, with weights stored as W R (R a block Hadamard matrix, its own inverse)::
     hidden = zoexport.rotate_rows(zoexport.embedding_int4(W.codes, W.scales, tokens))
     logits = zoexport.linear_int4(zoexport.rotate_rows(hidden), W.codes, W.scales, None)
 
-Adapters read the row as it was. Layers that share a program are rotated alike. Left alone: layers of other weights, and
-inputs whose rounding errors fall less than twofold (``calibration.rotation_gains``): rotated weights have no advantage
-of their own.
+Adapters read the row as it was. Layers that share a program are rotated together. Left alone:
+layers of other weights, and inputs whose rounding errors fall less than twofold
+(``calibration.rotation_gains``): rotated weights have no advantage of their own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CODES = ".codes"
 
 
 def pays(gains: Iterable[float]) -> bool:
-    """Whether layers that share a program, of these ``calibration.rotation_gains``, are rotated."""
+    """Return whether to rotate the layers of one program, given ``calibration.rotation_gains``."""
     found = [*gains]
     return math.fsum(map(math.log, found)) >= len(found) * math.log(MINIMUM_GAIN)
 

@@ -13,8 +13,8 @@ After, each stage binding the formats of its own layers, three numbers each::
                                         k = aten.linear(r, W_k, bias)
 
 An input is rounded once for all layers that read it with the same format. The format is data, so layers of one shape
-stay one program whatever grids they have. Left alone: layers that are none of the given ones, such as the output head,
-and adapters beside a layer, which read the input as it was.
+stay one program for any grids. Left alone: layers that are not given, such as the output head, and
+adapters of a layer, which read the input as it was.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ FORMAT = "quzo.activation."
 def round_activations(
     graph: LayerGraph, modules: Sequence[str], formats: Mapping[str, Format] | None
 ) -> LayerGraph:
-    """Round what the layers ``modules`` read; ``graph.rounded`` says afterwards which format is whose.
+    """Round the inputs of the layers ``modules``; set ``graph.rounded``, which names their formats.
 
     Args:
         graph: after ``split_layers``, before ``quantize_stages``.
         modules: paths of linear layers in the Hugging Face model.
-        formats: by module; None where only sizes are asked for.
+        formats: by module; None if only sizes are needed.
 
     Raises:
-        VerifyError: a layer's linear call is not in the graph, or stages of one program have it in part.
+        VerifyError: a layer's linear call is missing, or only some stages of a program are given.
     """
     given = dict.fromkeys(modules, int8(1.0)) if formats is None else formats
     wanted = {f"{module}.weight": given[module] for module in modules}
@@ -105,7 +105,7 @@ def _bound(
     local: str,
     formats: Mapping[str, Format],
 ) -> Node:
-    """The input that holds the format of the layer with the weight ``local``; there already where it has two inputs."""
+    """Return the format input of the layer with weight ``local``; add it if it is missing."""
     name = f"{FORMAT}{local}"
     known = placeholders(program).get(name)
     if known is not None:

@@ -1,11 +1,11 @@
-"""save_products: beside each backward program, a pair that computes no product twice.
+"""save_products: for each backward program, a pair that computes no product twice.
 
 A backward program computes its layer again (MeBP section 3, gradient checkpointing). Before::
 
     layer.0(hidden, ...) -> hidden
     layer.0.backward(hidden, ..., output_gradient.hidden) -> gradients
 
-After, beside both::
+After, also::
 
     layer.0.saving(hidden, ...) -> hidden, saved.0, saved.1, ...
     layer.0.backward.from_saved(hidden, ..., output_gradient.hidden, saved.0, saved.1, ...) -> the same gradients
@@ -133,7 +133,7 @@ def _cheapest_cut(backward: Program, origin: Mapping[Node, Node]) -> list[Node]:
         if node.op != "call_function" or node in later:
             continue
         if node in origin:
-            # Of cuts of as many bytes, the one after which least is left to compute.
+            # Among cuts of equal bytes, prefer the cut with the least left to compute.
             size = node.meta["val"].nbytes * len(nodes) - place
             flow.add_edge((node, _IN), (node, _OUT), capacity=size)
         else:

@@ -74,12 +74,12 @@ def separate_chosen(
 
 
 def spread_count(elements: int, density: float) -> int:
-    """Elements of a weight that count as chosen where only sizes are asked for."""
+    """Return the number of sparse elements of a weight, used if only sizes are needed."""
     return max(1, round(density * elements))
 
 
 def _spread(graph: TrainingGraph, names: list[str], density: float) -> dict[str, torch.Tensor]:
-    """As large a share of every weight, at its beginning."""
+    """Return placeholder indices: the first elements of every weight, ``density`` of each."""
     return {
         name: torch.arange(spread_count(graph.weights[name].numel(), density)) for name in names
     }

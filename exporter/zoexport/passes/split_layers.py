@@ -78,7 +78,7 @@ def split_layers(graph: ModelGraph) -> LayerGraph:
 
 
 def _of_tokens_alone(graph: TrainingGraph, program: Program) -> set[Node]:
-    """The tokens, and calls that read them and nothing of the model's own."""
+    """Return the tokens, and calls that read them and nothing of the model's own."""
     own = {
         node
         for value, node in _named(program)
@@ -121,13 +121,13 @@ def _store_masks_as_numbers(graph: TrainingGraph) -> None:
 def _read_later(
     passed: list[tuple[Value, Node]], nodes: list[Node], later: list[list[Node]]
 ) -> list[Node]:
-    """What segments ``later`` read of a segment's calls and of what was passed to it, in graph order."""
+    """Return the passed and computed values that segments ``later`` read, in graph order."""
     readers = {node for part in later for node in part}
     return [node for node in [*(node for _, node in passed), *nodes] if readers & node.users.keys()]
 
 
 def _activations(nodes: list[Node]) -> list[tuple[Value, Node]]:
-    """The values that pass from a segment to the next."""
+    """Return the values that pass from a segment to the next."""
     found = []
     for number, node in enumerate(nodes):
         value = node.meta["val"]
@@ -177,7 +177,7 @@ class _Part:
         passed: list[tuple[Value, Node]],
         results: list[tuple[Value, Node]],
     ) -> Program:
-        """The program that computes ``results`` from ``passed``."""
+        """Return the program that computes ``results`` from ``passed``."""
         for value, node in passed:
             self._input(node, value)
         before = _read_before(nodes, {*self.copied})
@@ -252,7 +252,7 @@ _WHERE = {
 
 
 def _read_before(nodes: list[Node], known: set[Node]) -> list[Node]:
-    """What ``nodes`` need besides ``known`` and themselves: inputs, and calls that no token reaches; by first use."""
+    """Return inputs and token-free calls that ``nodes`` need besides ``known``, by first use."""
     found: dict[Node, None] = {}
     inner = known | set(nodes)
 
@@ -270,7 +270,7 @@ def _read_before(nodes: list[Node], known: set[Node]) -> list[Node]:
 
 
 def _identity(program: Program) -> Any:
-    """What two programs have in common that do the same with inputs of the same names and shapes."""
+    """Return a key that is equal for programs with identical calls, inputs and outputs."""
     numbers = {node: number for number, node in enumerate(program.module.graph.nodes)}
     calls = [
         (

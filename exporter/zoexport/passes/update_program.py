@@ -1,6 +1,6 @@
 """update_program: the update of a split graph's only slot as a program of its own.
 
-Before, no program says what becomes of the slot. After::
+Before, no program updates the slot. After::
 
     update(master, projected_gradients (q), learning_rate, seed, step) -> master'
         master' = zoexport.zo_update_half(master, g, learning_rate, seed, step, tensor_id)

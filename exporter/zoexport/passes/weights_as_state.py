@@ -22,10 +22,10 @@ from zoexport.ir.frozen import values
 
 
 def weights_as_state(graph: LayerGraph) -> LayerGraph:
-    """Make every parameter that a stage reads a trainable slot.
+    """Make every parameter that a stage reads a trainable state tensor.
 
     Args:
-        graph: split and not quantized. Where it has a ``source``, the slots' first values are read from it.
+        graph: split, not quantized. Initial values are read from its ``source`` if it has one.
 
     Raises:
         VerifyError: a value that is a parameter in one stage and a table in another.
@@ -33,7 +33,7 @@ def weights_as_state(graph: LayerGraph) -> LayerGraph:
     trained: set[str] = set()
     for program in graph.programs.values():
         trained |= _as_state(graph, program)
-    # In the model's order, whatever stages are first.
+    # In the model's order, independent of the order of stages.
     names = [name for name in graph.weights if name in trained]
     read = graph.weights if graph.source is None else values(graph, graph.source, names)
     for number, name in enumerate(names):

@@ -1,1 +1,1 @@
-"""What is done with a bundle: train, evaluate, generate, chat, and adapters in and out."""
+"""Verbs of a bundle: train, evaluate, generate, chat, export and import adapters."""

@@ -1,8 +1,8 @@
-"""``eval --generate``: greedy answers to the examples' prompts, compared with the right ones by SQuAD's rules.
+"""``eval --generate``: greedy completions scored against references with SQuAD's metrics.
 
-Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text" (2016): a text is compared in lower
-case, without punctuation, the articles a, an and the, and more than one blank; ``exact_match`` is the share of answers
-that are then equal to a reference, ``f1`` the mean of the words' F1; of several references the best counts.
+Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text" (2016): texts are
+compared in lower case without punctuation, a/an/the and repeated blanks. ``exact_match`` is
+the share of answers equal to a reference, ``f1`` the mean F1 of words; the best reference counts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHAPES = '{"prompt", "completion"} or {"messages"}'
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A prompt and its right answers, at least one; ``where`` is the line."""
+    """A prompt and its reference answers, at least one; ``where`` is its line in the data."""
 
     where: str
     prompt: Prompt
@@ -34,18 +34,18 @@ class Question:
 
 
 def normalized(answer: str) -> str:
-    """A text as answers are compared."""
+    """Normalize a text for comparison."""
     lowered = answer.lower().translate(_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", lowered).split())
 
 
 def exact_match(answer: str, references: Sequence[str]) -> float:
-    """1 where the answer is one of the references, else 0."""
+    """Return 1 if the answer equals a reference, else 0."""
     return float(any(normalized(answer) == normalized(reference) for reference in references))
 
 
 def f1(answer: str, references: Sequence[str]) -> float:
-    """The harmonic mean of precision and recall of the answer's words, by the best reference."""
+    """Return the F1 (harmonic mean of precision and recall) of words, with the best reference."""
     return max(_f1(normalized(answer).split(), normalized(one).split()) for one in references)
 
 
@@ -60,10 +60,10 @@ def _f1(answer: list[str], reference: list[str]) -> float:
 
 
 def read_questions(data: Path) -> list[Question]:
-    """The questions of a data file: prompts with the texts under ``answers``, or with their completion or last message.
+    """Read prompts with their references: ``answers``, the completion or the last message.
 
     Raises:
-        DataError: it cannot be read, or a line has no prompt and answer.
+        DataError: the file cannot be read, or a line lacks a prompt or an answer.
     """
     found = []
     for line in prompts_of(data):
@@ -86,10 +86,10 @@ def answered(
     stop: Sequence[str],
     progress: Progress,
 ) -> dict[str, float]:
-    """``exact_match`` and ``f1`` of greedy answers.
+    """Return ``exact_match`` and ``f1`` of greedy completions.
 
     Raises:
-        ZoExportError: something cannot be used; a prompt that is too long names its line.
+        ZoExportError: generation failed; for a prompt that is too long, the message has its line.
     """
     exact = words = 0.0
     for number, question in enumerate(questions):

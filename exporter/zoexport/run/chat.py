@@ -1,4 +1,4 @@
-"""``chat``: a conversation with a bundle, turn by turn, in which adapters are switched."""
+"""``chat``: a multi-turn conversation with a bundle and switchable adapters."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Chat:
     """A conversation with an open bundle.
 
     Args:
-        generator: of the bundle.
-        trained: whether it has what a state has trained.
-        system: the message that a conversation begins with; none where None.
-        max_new_tokens, stop, sampling: of each answer.
+        generator: generator of the bundle.
+        trained: whether the generator has the trained weights of a state.
+        system: system message of the conversation, or None.
+        max_new_tokens, stop, sampling: generation options of each answer.
 
     Raises:
-        BundleError: its model has no chat template.
+        BundleError: the model has no chat template.
     """
 
     def __init__(
@@ -69,15 +69,15 @@ class Chat:
 
     @property
     def turns(self) -> list[dict[str, str]]:
-        """What was said with the adapter that answers: none is shown what another one wrote."""
+        """Messages of the current adapter: each adapter has its own conversation."""
         return self._histories.setdefault(self.adapter, [])
 
     def ask(self, message: str, on_text: OnText | None = None) -> dict[str, Any]:
-        """The answer to a message, which the next one may refer to: the keys of ``generate --json`` and ``adapter``.
+        """Answer a message of the conversation: the keys of ``generate --json`` and ``adapter``.
 
         Raises:
-            ConfigError: the conversation is longer than the bundle's context; it stays as it was.
-            ZoExportError: as :meth:`zoexport.run.generate.Generator.generate`.
+            ConfigError: the conversation exceeds the bundle's context; it is not changed.
+            ZoExportError: see :meth:`zoexport.run.generate.Generator.generate`.
         """
         turns = (*self._system, *self.turns, _said("user", message))
         named = self.adapter if self.adapter in self._generator.adapters else None
@@ -100,19 +100,19 @@ class Chat:
         return {**made.as_dict(), "adapter": self.adapter}
 
     def cut_short(self, made: Mapping[str, Any]) -> str | None:
-        """What to say of an answer that the bundle's context ended."""
+        """Return a notice if the end of the bundle's context cut the answer short, else None."""
         if made["stop"] != "length" or len(made["tokens"]) >= self._options["max_new_tokens"]:
             return None
         return f"The conversation fills the bundle's context. {_RESET}"
 
     def command(self, line: str) -> str | None:
-        """Do what a line that begins with a slash says.
+        """Execute a command, a line that begins with a slash.
 
         Returns:
-            What to tell the user; None: the conversation ends.
+            Text for the user, or None to end the conversation.
 
         Raises:
-            ConfigError: no such command, or adapter.
+            ConfigError: unknown command or adapter.
         """
         command, _, name = line.strip().partition(" ")
         if command in ("/quit", "/exit"):
@@ -157,10 +157,10 @@ def _said(role: str, content: str) -> dict[str, str]:
 
 
 def named(adapters: Sequence[str]) -> dict[str, Path]:
-    """Adapters by name, of ``NAME=PATH`` and of paths whose last part is the name.
+    """Return adapters by name, from ``NAME=PATH`` or from paths named by their last part.
 
     Raises:
-        ConfigError: two of one name, or a name that has a meaning of its own.
+        ConfigError: a name is used twice, or is reserved.
     """
     from zoexport.run.generate import name_of
 

@@ -1,6 +1,6 @@
-"""``generate``: prompts in, and the text that follows as it comes; adapters that are switched in between.
+"""``generate``: streaming text generation with switchable adapters.
 
-Text is the session's own (docs/text.md): a process that generates loads none of torch, transformers and tokenizers.
+The session tokenizes (docs/text.md), so torch, transformers and tokenizers are not loaded.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _NONE = "(none)"
 
 @dataclasses.dataclass(frozen=True)
 class Prompt:
-    """A text that is continued, or a conversation that is answered.
+    """A text to continue, or a conversation to answer.
 
     Attributes:
-        text: as it is; nothing is added but what the tokenizer adds by itself.
-        messages: in place of a text, ``{"role", "content"}`` and what else the model's chat template reads.
-        tools: what the assistant can call in a conversation, as JSON schemas.
+        text: text to continue; only the tokenizer adds special tokens.
+        messages: a conversation instead, ``{"role", "content"}`` and other keys of the template.
+        tools: functions that the assistant can call in a conversation, as JSON schemas.
     """
 
     text: str = ""
@@ -41,7 +41,7 @@ class Prompt:
 
     @classmethod
     def of(cls, given: Prompt | str | Iterable[Mapping[str, Any]]) -> Prompt:
-        """A text, or the messages of a conversation, ``{"role", "content"}``."""
+        """Create a prompt from a text or from messages, ``{"role", "content"}``."""
         if isinstance(given, Prompt):
             return given
         if isinstance(given, str):
@@ -50,7 +50,7 @@ class Prompt:
 
 
 class Generator(Closing):
-    """An open bundle that continues texts, one after another.
+    """An open bundle that generates several texts.
 
     Use it in a ``with`` statement, from one thread at a time.
     """
@@ -60,10 +60,10 @@ class Generator(Closing):
         self.bundle = bundle
 
     def load_adapter(self, name: str, adapter: Path) -> None:
-        """Load what ``adapter export`` wrote under a name, in place of what has it.
+        """Load an exported adapter under a name; replace an adapter with that name.
 
         Raises:
-            ZoExportError: it does not fit; nothing changes.
+            ZoExportError: the adapter does not fit; nothing changes.
         """
         floats = all(slot.passed == "float32" for slot in self.session.slots())
         peft = (adapter / "adapter_model.safetensors").is_file()
@@ -82,7 +82,7 @@ class Generator(Closing):
         """Free an adapter.
 
         Raises:
-            ConfigError: there is none of this name.
+            ConfigError: no adapter has this name.
         """
         self.session.drop_adapter(name)
 
@@ -105,17 +105,17 @@ class Generator(Closing):
         sliding: bool = False,
         on_text: OnText | None = None,
     ) -> Generated:
-        """Generate what follows a prompt.
+        """Generate a completion.
 
         Args:
             prompt: a text, or a conversation; see :func:`generate`.
-            adapter: the name of a loaded one, in place of what the state has trained.
-            untrained: with the bundle as it was compiled, so with an adapter that it started from.
-            off: without any adapter, that one neither.
+            adapter: name of a loaded adapter to use instead of the state's trained weights.
+            untrained: use the bundle as compiled, including an adapter that it started from.
+            off: use no adapter at all, not even that one.
             max_new_tokens, stop, sampling, keep, sliding, on_text: see :meth:`zoexport.session.Session.generate`.
 
         Raises:
-            ZoExportError: something cannot be used.
+            ZoExportError: an input cannot be used.
         """
         given = Prompt.of(prompt)
         made = self.session.generate(
@@ -133,7 +133,7 @@ class Generator(Closing):
         return _result(made)
 
     def _without(self) -> dict[str, Any]:
-        """How a session generates without any adapter."""
+        """Return the options of a session for generation without any adapter."""
         halves = [slot for slot in self.session.slots() if slot.name.startswith("lora_B.")]
         if not halves:
             return {"untrained": True}
@@ -157,15 +157,15 @@ def generator(
     """Open the bundle once to generate several texts, with adapters that are switched in between.
 
     Args:
-        state: a training state, whose pending update is applied, or a federation's folder; it stays as it is.
-        adapters: by name, what ``adapter export`` wrote; :meth:`Generator.load_adapter` takes more of them.
-        last: the state's values of the last step, also where the run keeps its best.
+        state: folder of a training state (with its pending update) or federation; not modified.
+        adapters: exported adapters by name; :meth:`Generator.load_adapter` adds more.
+        last: use the weights of the last step, even if the run keeps its best ones.
 
     Returns:
-        It, for a ``with`` statement.
+        A generator, for a ``with`` statement.
 
     Raises:
-        ZoExportError: something cannot be used.
+        ZoExportError: an input cannot be used.
     """
     opened = Generator(bundle.session(), bundle)
     try:
@@ -192,22 +192,22 @@ def generate(
     last: bool = False,
     on_text: Callable[[str], None] | None = None,
 ) -> Generated:
-    """Generate what follows a prompt.
+    """Generate a completion.
 
     Args:
-        prompt: a text as it is, to which nothing is added but what the tokenizer adds by itself; or the messages of a
-            conversation, ``{"role", "content"}``, that is answered.
-        state: a training state's folder, which stays as it is; its pending update is applied.
-        adapter: what :meth:`zoexport.Bundle.export_adapter` wrote, in place of a state.
-        max_new_tokens: that follow at most.
-        stop: strings before the first of which the text ends.
-        sampling: the most likely token each time where None.
-        sliding: past the bundle's context go on over the last part of the tokens (docs/generate.md).
-        last: the state's values of the last step, also where the run keeps its best.
-        on_text: called with pieces of text as they come.
+        prompt: text to continue (only the tokenizer adds special tokens), or the messages of a
+            conversation to answer, ``{"role", "content"}``.
+        state: folder of a training state, with its pending update applied; not modified.
+        adapter: an adapter from :meth:`zoexport.Bundle.export_adapter`, instead of a state.
+        max_new_tokens: maximum number of generated tokens.
+        stop: strings that end the text; it excludes the stop string.
+        sampling: None: greedy decoding.
+        sliding: continue past the context with the last part of the tokens (docs/generate.md).
+        last: use the weights of the last step, even if the run keeps its best ones.
+        on_text: called with each chunk of generated text.
 
     Raises:
-        ZoExportError: something cannot be used.
+        ZoExportError: an input cannot be used.
     """
     how: dict[str, Any] = {"max_new_tokens": max_new_tokens, "stop": tuple(stop)}
     how |= {"sampling": sampling, "sliding": sliding, "on_text": on_text}
@@ -224,7 +224,7 @@ def generate_each(
     last: bool = False,
     **how: Any,
 ) -> Iterator[Generated]:
-    """:func:`generate` of several prompts in one session; ``how`` is as :meth:`Generator.generate` takes it."""
+    """Call :func:`generate` on each prompt in one session; for ``how`` see :class:`Generator`."""
     if state is not None and adapter is not None:
         raise ConfigError(
             "state and adapter",
@@ -246,12 +246,12 @@ def asked(
     template: bool | None = None,
     state: Path | None = None,
 ) -> Prompt:
-    """A user's text: a conversation where the bundle's model has a chat template, else the text that is continued.
+    """Return a user's text as a conversation if there is a chat template, else as plain text.
 
     Args:
-        system: the message that the conversation begins with.
-        template: whether the chat template is used. None: unless all that ``state`` learned are texts without it.
-        state: that answers.
+        system: system message of the conversation.
+        template: use the chat template. None: unless ``state`` was trained on plain texts only.
+        state: training state that generates.
 
     Raises:
         ConfigError: a system message without a conversation. StateError: the state cannot be read.
@@ -275,21 +275,21 @@ def asked(
 
 
 def name_of(adapter: Path) -> str:
-    """What an adapter is called where nobody names it: its folder, or its file without the ending."""
+    """Return the default name of an adapter: its folder, or its file without the suffix."""
     return adapter.resolve().stem if adapter.is_file() else adapter.resolve().name or "adapter"
 
 
 def read_prompts(data: Path) -> list[Prompt]:
-    """The prompts of a file of JSON Lines with ``prompt`` or ``messages``.
+    """Read the prompts of a JSON Lines file with ``prompt`` or ``messages``.
 
     Raises:
-        DataError: it cannot be read, or a line is something else.
+        DataError: the file cannot be read, or a line is not a prompt.
     """
     return [prompt_of(line) for line in prompts_of(data)]
 
 
 def prompt_of(line: Mapping[str, Any]) -> Prompt:
-    """The prompt of a line that :func:`zoexport.session.data.prompts_of` gives."""
+    """Return the prompt of a line from :func:`zoexport.session.data.prompts_of`."""
     if "messages" in line:
         return Prompt(messages=tuple(line["messages"]), tools=tuple(line["tools"] or ()))
     return Prompt(line.get("prompt", ""))
@@ -305,7 +305,7 @@ def _result(made: Generation) -> Generated:
         prompt_tokens=made.prompt_tokens,
         stop=made.stop,
         prefill_tokens_per_second=rate(made.prompt_tokens - made.kept_tokens, made.prefill_seconds),
-        # The first comes with the prompt.
+        # Prefill produces the first token.
         decode_tokens_per_second=rate(len(made.tokens) - 1, made.decode_seconds),
         peak_anonymous_mb=round(made.anonymous_bytes / _MEGABYTE, 1) or None,
     )

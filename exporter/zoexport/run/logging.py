@@ -1,8 +1,8 @@
-"""``--report-to``: the steps and evaluations of a run for people and other programs.
+"""``--report-to``: log the steps and evaluations of a run.
 
-A file of JSON Lines is the record and follows its state. If a run goes on, rows of steps that the state does not have
-are removed, and rows that the file lacks are added from the state, which keeps the loss and the rate of a step but not
-its seconds and its memory. TensorBoard and trackio receive each row while the run trains.
+The JSON Lines file stays consistent with its state. When a run resumes, rows that the state lacks
+are removed and missing rows are added from the state, which stores the loss and the rate of a step
+but not its seconds and memory. TensorBoard and trackio receive each row during training.
 """
 
 from __future__ import annotations
@@ -31,41 +31,41 @@ _EXACT = 1e-6
 
 
 class Destination(Protocol):
-    """Where a report goes."""
+    """Destination of a report."""
 
     def begin(self, run: Mapping[str, Any], have: Mapping[tuple[str, int], Row]) -> None:
-        """Open it for a run.
+        """Open the destination for a run.
 
         Args:
-            run: bundle, method, target, seed and settings. have: the state's rows by kind and step, in order.
+            run: bundle, method, target, seed, settings. have: the state's rows by (kind, step).
 
         Raises:
-            ConfigError: it holds another run, or what is there is no report.
+            ConfigError: it contains another run, or something other than a report.
         """
 
     def write(self, row: Row) -> None:
         """Add a row."""
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write pending rows and close."""
 
 
 class Reports:
-    """The reports of one run; before :meth:`begin` nothing is opened."""
+    """Reports of one run; :meth:`begin` opens them."""
 
     def __init__(self, destinations: Sequence[Destination]) -> None:
         self._destinations = destinations
         self._open: list[Destination] = []
 
     def begin(self, session: Session, settings: Mapping[str, Any]) -> None:
-        """Bring each report to the steps that the session has.
+        """Reconcile each report with the steps of the session.
 
         Args:
-            session: attached and configured.
-            settings: the bundle's, which the run's replace where it has them.
+            session: a configured session with an attached state.
+            settings: settings of the bundle; those of the run override them.
 
         Raises:
-            ConfigError: a place holds something else, or cannot be written.
+            ConfigError: a destination contains something else, or cannot be written.
         """
         if not self._destinations:
             return
@@ -83,7 +83,7 @@ class Reports:
             self._open.append(destination)
 
     def step(self, now: StepProgress) -> None:
-        """Add a step that was taken."""
+        """Add a step."""
         memory = round(now.anonymous_bytes / 1e6, 1) if now.anonymous_bytes else None
         figures = (now.loss, now.learning_rate, round(now.seconds, 6), memory)
         self._write(
@@ -95,7 +95,7 @@ class Reports:
         self._write(_evaluation(found))
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all destinations."""
         while self._open:
             self._open.pop().close()
 
@@ -105,21 +105,21 @@ class Reports:
 
 
 def reports(report_to: Sequence[str], state: Path) -> Reports:
-    """The destinations that ``--report-to`` names.
+    """Return the destinations that ``--report-to`` names.
 
     Args:
-        report_to: ``KIND`` or ``KIND:PLACE`` each; a place is a file of jsonl, a folder of tensorboard, a project of
-            trackio. Without one: beside the state, ``STATE.report.jsonl`` and ``STATE.tensorboard``, and ``zoexport``.
-        state: the state's folder.
+        report_to: ``KIND`` or ``KIND:PLACE``: a jsonl file, tensorboard folder or trackio project.
+            Default places: ``STATE.report.jsonl``, ``STATE.tensorboard``, project ``zoexport``.
+        state: folder of the state.
 
     Raises:
-        ConfigError: no such kind, or its library is not installed.
+        ConfigError: unknown kind, or its library is not installed.
     """
     return Reports([_destination(text, state) for text in dict.fromkeys(report_to)])
 
 
 def default_file(state: Path) -> Path:
-    """Where the report of a state goes without a place: beside the folder, which is the session's own."""
+    """Return the default report file: next to the state folder, which the session owns."""
     state = Path(state).absolute()
     return state.with_name(state.name + ".report.jsonl")
 
@@ -152,7 +152,7 @@ def _destination(text: str, state: Path) -> Destination:
 
 
 class Lines:
-    """A file of JSON Lines; a line is whole in it before the next step begins."""
+    """A JSON Lines file; each line is complete before the next step begins."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -217,7 +217,7 @@ class _TensorBoard:
         from tensorboard.plugins.text.summary_v2 import text_pb
 
         self._writer = self._file_writer(str(self._folder), filename_suffix=f".{time.time_ns()}")
-        # Readers drop what they have after the state's last step.
+        # Makes readers drop what they have after the state's last step.
         last = max((step for _, step in have), default=-1)
         self._add(last + 1, session_log=SessionLog(status=SessionLog.START))
         self._add(0, summary=text_pb("run", "```\n" + json.dumps(run, indent=1) + "\n```"))
@@ -274,7 +274,7 @@ class _Trackio:
 
 
 def _figures(row: Row) -> dict[str, float]:
-    """The known figures of a row, by their names in TensorBoard and trackio."""
+    """Return the known values of a row by their names in TensorBoard and trackio."""
     group = "train" if row["kind"] == "step" else "held_out"
     return {
         f"{group}/{name}": value
@@ -284,18 +284,18 @@ def _figures(row: Row) -> dict[str, float]:
 
 
 def same_run(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Whether two heads of reports are of one run."""
+    """Return whether two report headers belong to the same run."""
     return all(first.get(key) == second.get(key) for key in ("bundle_id", "seed"))
 
 
 def same_loss(row: Row, loss: float) -> bool:
-    """Whether a row is of a step, or an evaluation, with this loss."""
+    """Return whether a row, a step or an evaluation, has this loss."""
     found = row["loss"]
     return found is not None and math.isclose(found, loss, rel_tol=_EXACT, abs_tol=1e-9)
 
 
 def _rows_of(session: Session) -> dict[tuple[str, int], Row]:
-    """What the state has, in order: an evaluation follows its step."""
+    """Return the rows of the state in order: an evaluation follows its step."""
     found: list[Row] = [_evaluation(one) for one in session.evaluations]
     for index in range(session.info.steps):
         record = session.record(index)
@@ -319,7 +319,7 @@ def _evaluation(found: StepEvaluation) -> Row:
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Row]] | None:
-    """The run and the rows of a report up to the first line that is none; None of a file that is no report."""
+    """Read the run and the rows up to the first invalid line; None if the file is not a report."""
     head: dict[str, Any] | None = None
     rows: list[Row] = []
     try:

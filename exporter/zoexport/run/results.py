@@ -1,4 +1,4 @@
-"""What verbs return, typed; ``as_dict`` has the keys of the command line's ``--json``."""
+"""Typed results of verbs; ``as_dict`` returns the keys of the command line's ``--json``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 class _Result:
     def as_dict(self: Any) -> dict[str, Any]:
-        """As ``--json`` prints it."""
+        """Return the result as ``--json`` prints it."""
         return {
             field.name: str(value) if isinstance(value, Path) else value
             for field in dataclasses.fields(self)
@@ -23,14 +23,14 @@ class Trained(_Result):
     """A training run.
 
     Attributes:
-        steps: that the state has. total_steps: that were asked for; more than ``steps`` if patience ended the run.
-        losses: of each step. engine: of the last step.
-        step_seconds_median, peak_rss_mb, peak_anonymous_mb: of this call; None where it took no step, or the system
-            does not say.
-        state: the state's folder.
-        examples: in the data. shortened: those of them longer than a row.
-        evaluations: of the held-out examples, each with step, loss, accuracy, token_accuracy and margin. best_step:
-            the steps of the one with the lowest loss; None without evaluations after steps.
+        steps: steps of the state. total_steps: requested steps; more if patience ended the run.
+        losses: loss of each step. engine: engine of the last step.
+        step_seconds_median, peak_rss_mb, peak_anonymous_mb: of this call; None without steps or if
+            the system does not report the value.
+        state: folder of the state.
+        examples: number of examples. shortened: number of those that exceed the maximum length.
+        evaluations: validation results with step, loss, accuracy, token_accuracy and margin.
+            best_step: the step with the lowest loss; None if no step was evaluated.
     """
 
     steps: int
@@ -49,15 +49,15 @@ class Trained(_Result):
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated(_Result):
-    """An evaluation.
+    """Result of an evaluation.
 
     Attributes:
-        loss: mean over the examples. accuracy: share whose right choice is the likeliest, or whose chosen answer is
-            preferred; None without choices.
-        token_accuracy: share of labels that are the likeliest token.
-        margin: mean of by how much the chosen answer is preferred (docs/preferences.md); None but for pairs' losses.
-        examples: in the data. shortened: those of them longer than a row.
-        exact_match, f1: of greedy answers, by SQuAD's rules, 0 to 1; None where they were not asked for.
+        loss: mean over the examples. accuracy: share with the right choice as the likeliest one, or
+            with the chosen response preferred; None without choices.
+        token_accuracy: share of labels that equal the likeliest token.
+        margin: mean preference margin (docs/preferences.md); None unless the loss compares pairs.
+        examples: number of examples. shortened: number of those that exceed the maximum length.
+        exact_match, f1: SQuAD scores of greedy completions, 0 to 1; None if not requested.
     """
 
     loss: float
@@ -70,7 +70,7 @@ class Evaluated(_Result):
     f1: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """As ``--json`` prints it: without what was not asked for."""
+        """Return the result as ``--json`` prints it, without scores that were not requested."""
         generated = ("exact_match", "f1")
         found = super().as_dict()
         return {key: found[key] for key in found if key not in generated or found[key] is not None}
@@ -78,14 +78,14 @@ class Evaluated(_Result):
 
 @dataclasses.dataclass(frozen=True)
 class Generated(_Result):
-    """What follows a prompt.
+    """A generated completion.
 
     Attributes:
-        text: what follows, up to a stop string. tokens: that came; an end token is not among them.
-        prompt_tokens: of the prompt.
-        stop: eos, length, string or caller.
-        prefill_tokens_per_second, decode_tokens_per_second: of the prompt, and of the tokens after the first.
-        peak_anonymous_mb: of this process meanwhile; None where the system does not say.
+        text: completion up to a stop string. tokens: generated tokens without the end token.
+        prompt_tokens: number of prompt tokens.
+        stop: why it ended: eos, length, string or caller.
+        prefill_tokens_per_second, decode_tokens_per_second: for the prompt; after the first token.
+        peak_anonymous_mb: of this process during generation; None if the system does not report it.
     """
 
     text: str
@@ -99,13 +99,13 @@ class Generated(_Result):
 
 @dataclasses.dataclass(frozen=True)
 class Parity(_Result):
-    """The session beside the method's reference (docs/cli.md says what each error is relative to).
+    """Comparison of the session with the method's reference (docs/cli.md defines the errors).
 
     Attributes:
-        passed: whether every error is within its bound. steps: compared.
-        max_relative_*: the largest errors; None of what the method has not.
+        passed: whether every error is within its bound. steps: number of compared steps.
+        max_relative_*: largest errors; None if the method does not have the quantity.
         difference_resolution: the smallest difference of losses that the bundle's arithmetic resolves.
-        bounds: by error. runner: what ran the session's side.
+        bounds: bound of each error. runner: program that ran the session's side.
     """
 
     passed: bool
@@ -121,10 +121,10 @@ class Parity(_Result):
 
 @dataclasses.dataclass(frozen=True)
 class Exported(_Result):
-    """What was written for another tool.
+    """Files that were exported for another tool.
 
     Attributes:
-        adapter: the folder. format: its kind. steps: that the state has. tensors: written. bytes: of all files.
+        adapter: the folder. format: its kind. steps: of the state. tensors: count. bytes: in total.
     """
 
     adapter: Path
@@ -136,10 +136,10 @@ class Exported(_Result):
 
 @dataclasses.dataclass(frozen=True)
 class Imported(_Result):
-    """A state made of an adapter.
+    """A state created from an adapter.
 
     Attributes:
-        state: the folder. format: the adapter's kind. tensors: read.
+        state: the folder. format: the adapter's kind. tensors: number read.
     """
 
     state: Path

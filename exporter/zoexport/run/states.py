@@ -1,4 +1,4 @@
-"""What was trained, for verbs that read it: a run's state, or the newest model of a federation."""
+"""Trained weights for verbs that read them: a run's state, or a federation's newest model."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from zoexport.session import Session, describe_state
 
 
 def attach(session: Session, state: Path, *, last: bool) -> int:
-    """Give a session what a folder has, which stays as it is; the steps that were taken for it.
+    """Load the weights of a folder read-only into a session; return the number of steps taken.
 
     Args:
-        session: with nothing attached.
-        state: a run's state, whose pending update is applied, or the folder of a federation's server or simulation.
-        last: of a run: the values of the last step, also where it keeps its best.
+        session: a session without an attached state.
+        state: folder of a run (with its pending update), or of a federation server or simulation.
+        last: for a run: use the weights of the last step, even if it keeps its best ones.
 
     Raises:
-        StateError: there is none, it is damaged, or of another bundle.
+        StateError: the state is missing, damaged, or of another bundle.
     """
     if not (state / FEDERATION).is_file():
         session.attach(state, read_only=True, last=last)
@@ -30,10 +30,10 @@ def attach(session: Session, state: Path, *, last: bool) -> int:
 
 
 def learned_texts(state: Path) -> bool:
-    """Whether a run is known to have learned no conversation: then it is asked in none either.
+    """Return whether a run is known to be trained on plain texts only, without chat template.
 
     Raises:
-        StateError: there is none, or it is damaged.
+        StateError: the state is missing or damaged.
     """
     if (state / FEDERATION).is_file():
         return False
@@ -41,5 +41,5 @@ def learned_texts(state: Path) -> bool:
 
 
 def only_texts(data: Mapping[str, Any] | None) -> bool:
-    """The same by the record ``data`` of ``run.json``; of tokens nobody knows it."""
+    """Return the same from the record ``data`` of ``run.json``; False if unknown (token data)."""
     return data is not None and data.get("conversations") == 0

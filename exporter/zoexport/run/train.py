@@ -1,6 +1,6 @@
-"""``train`` and ``eval``: a session on the examples of a data file.
+"""``train`` and ``eval``: run a session on the examples of a data file.
 
-The process that steps imports neither torch nor transformers, so that its memory is that of training.
+To save memory, the training process imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _OF_EVALUATIONS = ("choices", "dpo.beta", "orpo.beta", *READING)
 
 @dataclasses.dataclass(frozen=True)
 class HeldOut:
-    """Examples that a run evaluates on while it trains; what is None is as the run has it (``session.Validation``).
+    """Validation examples of a run; None keeps the run's value (``session.Validation``).
 
     Attributes:
-        data: JSON Lines. every: steps from one evaluation to the next. patience: evaluations without a lower loss that
-            end the run. keep: ``best`` or ``last``.
+        data: JSON Lines. every: steps between evaluations. patience: evaluations without a lower
+            loss that end the run. keep: ``best`` or ``last``.
     """
 
     data: Path
@@ -58,10 +58,10 @@ def held_out(
     patience: int | None,
     keep: Literal["last", "best"] | None,
 ) -> Iterator[HeldOut | None]:
-    """What a run evaluates on, its data as a file.
+    """Yield the validation examples of a run, with their data as a file.
 
     Raises:
-        ConfigError: something goes with ``eval_data``, which is missing. DataError: the data cannot be read.
+        ConfigError: an option needs ``eval_data``. DataError: the data cannot be read.
     """
     if eval_data is not None:
         with as_file(eval_data) as file:
@@ -99,30 +99,30 @@ def train(
     report_to: Iterable[str] = (),
     **settings: Any,
 ) -> Trained:
-    """Train until the state has ``steps`` steps in total, in the session that a phone runs.
+    """Train until the state has ``steps`` steps in total, with the session that runs on phones.
 
     Args:
         data: examples (docs/cli.md).
-        state: a folder; a run that has one goes on from it.
-        steps: in total, including those that the state has.
+        state: run directory; an existing run is resumed.
+        steps: total number of steps, including those of an existing run.
         epochs: passes over the examples, instead of ``steps``.
         progress: called after every step; True stops the run and saves it.
-        phase: called with what happens before the first one.
-        by_key: more settings, under the keys of ``--set``.
-        recover: go on from the last good record of a damaged log.
-        change_settings: go on with other settings or data than the run's; else they are refused.
+        phase: called with each phase before the first step.
+        by_key: more settings, with the keys of ``--set``.
+        recover: continue from the last good record of a damaged log.
+        change_settings: allow other settings or data than the run's; refused by default.
         overwrite: start over if the folder has a state.
-        eval_data: held-out examples, on which it evaluates before the first step, every ``eval_every`` steps (a tenth
-            of all) and after the last. ``patience`` evaluations in a row without a lower loss end the run. Who reads
-            the state then gets the values of the best evaluation, with ``keep="last"`` those of the last step. A run
-            that goes on keeps all of these.
+        eval_data: validation examples, evaluated before the first step, every ``eval_every`` steps
+            (default: a tenth of all) and after the last. ``patience`` evaluations in a row without
+            a lower loss end the run. Readers of the state get the weights of the best evaluation,
+            or with ``keep="last"`` of the last step. A resumed run keeps these options.
         evaluated: called after each evaluation.
-        report_to: ``tensorboard``, ``trackio``, ``jsonl``, or one with its ``:PLACE`` (docs/report.md).
-        settings: what need not be compiled in, such as ``learning_rate``, ``lr_scheduler_type``, ``eps``, ``seed``
-            and ``loss``; what is not given is the run's, or the bundle's for a new one.
+        report_to: ``tensorboard``, ``trackio``, ``jsonl``, or one with ``:PLACE`` (docs/report.md).
+        settings: settings of the run, such as ``learning_rate``, ``lr_scheduler_type``, ``eps``,
+            ``seed`` and ``loss``; default: those of an existing run, or of the bundle.
 
     Raises:
-        ZoExportError: something cannot be used, the run diverged, or it was stopped.
+        ZoExportError: an input cannot be used, the run diverged, or it was stopped.
     """
     if (steps is None) == (epochs is None):
         raise ConfigError(
@@ -145,7 +145,7 @@ def train(
         bundle.examples(file, **reads, progress=phase) as (dataset, counts),
         _validation(bundle, validating, reads, phase, evaluated, watched) as validation,
     ):
-        # Only now: data that cannot be used must neither leave a state behind nor remove one.
+        # Not before: unusable data must neither create nor remove a state.
         if overwrite and (folder / "state.json").is_file():
             shutil.rmtree(folder)
         session.attach(
@@ -167,7 +167,7 @@ def train(
                 steps,
                 on_progress=run,
                 validation=validation,
-                # Of held-out examples, and of what the reference model scores.
+                # For validation, and while the reference model scores the examples.
                 on_part=lambda done, total: phase("evaluating", done / total),
             )
         info = session.info
@@ -233,19 +233,19 @@ def evaluate(
     last: bool = False,
     **settings: Any,
 ) -> Evaluated:
-    """Loss and accuracies of a state, or of the bundle as compiled.
+    """Return loss and accuracies of a state, or of the bundle as compiled.
 
     Args:
         data: examples (docs/cli.md).
-        state: a training state's folder, which stays as it is; its pending update is applied.
-        generate: also generate an answer to each prompt, and compare it with the right ones by SQuAD's rules.
-        max_new_tokens, stop: of answers; see :meth:`zoexport.Bundle.generate`.
-        progress: called with what is being done.
-        by_key, settings: only those of the loss, and ``pack``.
-        last: the values of the last step, also where the run keeps its best.
+        state: folder of a training state, with its pending update applied; not modified.
+        generate: also generate a completion for each prompt and compute SQuAD scores.
+        max_new_tokens, stop: of completions; see :meth:`zoexport.Bundle.generate`.
+        progress: called with the name of each phase.
+        by_key, settings: settings of the loss and ``pack``; no others.
+        last: use the weights of the last step, even if the run keeps its best ones.
 
     Raises:
-        ZoExportError: something cannot be used.
+        ZoExportError: an input cannot be used.
     """
     chosen = _chosen(bundle, by_key, settings)
     for key in chosen:
@@ -286,9 +286,9 @@ def evaluate(
 
 
 def settings_of_run(state: Path, bundle: Bundle) -> dict[str, Any]:
-    """The settings that a state goes on with: those of its run, before those of the bundle."""
+    """Return the settings of a resumed run: the bundle's, overridden by those of the run."""
     settings = bundle.settings
-    with contextlib.suppress(StateError):  # attaching says what is wrong with the state
+    with contextlib.suppress(StateError):  # attaching reports what is wrong with the state
         found = describe_state(state)
         if found["steps"] > 0 and found["settings"] is not None:
             settings |= found["settings"]
@@ -306,7 +306,7 @@ def _chosen(
 
 
 class _Run:
-    """Follows a run for its figures, and asks the session to stop when a signal came."""
+    """Collect the statistics of a run, and stop the session after a signal."""
 
     def __init__(
         self, progress: Callable[[Step], object], watched: Reports, phase: Progress
@@ -319,7 +319,7 @@ class _Run:
         self.peak_anonymous = 0
 
     def __call__(self, now: Step) -> bool:
-        """The session's callback; True stops the run after saving."""
+        """Session callback; return True to stop the run after saving."""
         self._seconds.append(now.seconds)
         self.peak_anonymous = max(self.peak_anonymous, now.anonymous_bytes)
         self._watched.step(now)
@@ -329,7 +329,7 @@ class _Run:
         return self._stop or self._ended
 
     def median_seconds(self) -> float | None:
-        """The median time of this call's steps; None where it took none."""
+        """Return the median time per step of this call; None without steps."""
         return round(statistics.median(self._seconds), 6) if self._seconds else None
 
     @contextlib.contextmanager

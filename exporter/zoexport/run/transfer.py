@@ -1,4 +1,4 @@
-"""``adapter export`` and ``adapter import``: between a session's slots and files."""
+"""``adapter export`` and ``adapter import``: convert between state tensors and files."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ def import_adapter(
 
 
 def read_adapter(session: Session, bundle: Bundle, adapter: Path, kind: str | None = None) -> Slots:
-    """The slots that an adapter's files have, of the dtypes and shapes of an open session's.
+    """Read an adapter's files as state tensors with the dtypes and shapes of an open session.
 
     Args:
-        bundle: the session's. adapter, kind: see :func:`import_adapter`.
+        bundle: bundle of the session. adapter, kind: see :func:`import_adapter`.
 
     Raises:
         ZoExportError: the adapter does not fit.
@@ -84,21 +84,21 @@ def read_adapter(session: Session, bundle: Bundle, adapter: Path, kind: str | No
 
 
 def write_merged(trained: Trained, output: Output, slots: Slots, bundle: Bundle) -> None:
-    """Write the model that a session trained, as a new folder that transformers loads, whole or not at all.
+    """Write the trained model atomically as a new folder that transformers loads.
 
-    Its weights are those that the session computes with: every linear layer and the token embedding as the bundle
-    quantized them, and in them what was trained. So its losses are the session's, except for activations that programs
-    round. The original model is read again for everything else, and its weights are rounded as compiling did: bundles
-    store weights in the layout of an engine, or inside a program of the whole model.
+    Its weights are those that the session computes with: linear layers and token embedding as
+    quantized in the bundle, plus the trained values. Its losses equal the session's, except for
+    quantized activations. The original model is read again and its weights are rounded as in
+    compiling: bundles store weights in an engine's layout, or inside a program of the model.
 
     Raises:
-        ModelError: the original model cannot be loaded, or is another one.
+        ModelError: the original model cannot be loaded, or differs.
         ConfigError: the folder exists and ``output.replace`` is off, or the place cannot be written.
     """
     from zoexport.models import load_original
 
     loaded = load_original(bundle.manifest, output.model)
-    # Of a kind that freezes another model than the original, the frozen one.
+    # If the kind freezes another model than the original, use the frozen one.
     trained.for_reference(loaded.model, bundle)
     round_weights(loaded.model, bundle.settings, bundle.manifest["rotated_weights"])
     trained.merge(loaded.model, slots, bundle)
@@ -106,11 +106,11 @@ def write_merged(trained: Trained, output: Output, slots: Slots, bundle: Bundle)
 
 
 def round_weights(model: Any, settings: Mapping[str, Any], rotated: Collection[str]) -> None:
-    """Round the weights of linear layers and of the token embedding as a bundle with these settings has them.
+    """Round linear weights and the token embedding like a bundle with these settings.
 
     Args:
         model: a transformers model, fp32.
-        settings: ``weights``, ``activations`` and ``group_size`` of the bundle's manifest.
+        settings: ``weights``, ``activations`` and ``group_size`` of the manifest.
         rotated: names of the parameters that the bundle stores rotated (``core.hadamard``).
     """
     from zoexport.core import hadamard
@@ -119,13 +119,13 @@ def round_weights(model: Any, settings: Mapping[str, Any], rotated: Collection[s
     if settings["weights"] == "fp32":
         return
     for weight, turns in stored_weights(model, rotated).values():
-        # A rotation is its own inverse: rounded as stored, then as the layer's inputs see it.
+        # A rotation is its own inverse: round as stored, then rotate back for the layer's inputs.
         values = rounded(hadamard.rotate_rows(weight) if turns else weight, settings)
         weight.copy_(hadamard.rotate_rows(values) if turns else values)
 
 
 def _readable(bundle: Bundle, adapter: Path, kind: str | None) -> tuple[str, Trained]:
-    """The format that files have, and what reads them."""
+    """Return the format of files, and the kind of training that reads it."""
     trained = kind_of(config_of(bundle.manifest))
     kind = _format(bundle, trained, kind or format_of(adapter) or trained.readable[0])
     if kind not in trained.readable:
@@ -185,7 +185,7 @@ def _check_options(kind: str, outtype: str | None, dtype: str | None, model: str
 
 
 def _values(session: Session) -> dict[str, NDArray[Any]]:
-    """Every slot but tables: float32, or the slot's integers as they are packed."""
+    """Return all state tensors except tables: float32, or packed integers."""
     return {
         slot.name: np.frombuffer(session.read_slot(slot.name), slot.passed).reshape(slot.shape)
         for slot in session.slots()

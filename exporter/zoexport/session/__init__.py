@@ -1,4 +1,4 @@
-"""Python's host of the C++ session; imports neither torch nor numpy, so that training need not hold them."""
+"""Python binding of the C++ session. Imports neither torch nor numpy, to save memory."""
 
 from __future__ import annotations
 

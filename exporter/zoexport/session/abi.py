@@ -1,4 +1,4 @@
-"""The session's library behind ``session.h`` and ``job.h``: functions, structs, callbacks; errors as exceptions."""
+"""ctypes binding of ``session.h`` and ``job.h``: functions, structs, callbacks and exceptions."""
 
 from __future__ import annotations
 
@@ -282,10 +282,10 @@ _OTHERS: dict[str, tuple[object, tuple[object, ...]]] = {
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """Load the session's library, once: a second copy would register its operators again.
+    """Load the session's library once: a second copy would register its operators again.
 
     Raises:
-        ZoExportError: it is missing, cannot be loaded, or is of another version.
+        ZoExportError: the library is missing, cannot be loaded, or has another version.
     """
     return load(library_path())
 
@@ -294,7 +294,7 @@ def load(path: Path) -> ctypes.CDLL:
     """Load the library and declare its functions.
 
     Raises:
-        ZoExportError: it cannot be loaded, or is of another version.
+        ZoExportError: the library cannot be loaded, or has another version.
     """
     try:
         loaded = ctypes.CDLL(str(path))
@@ -323,19 +323,19 @@ def load(path: Path) -> ctypes.CDLL:
 
 
 def call(function: str, *arguments: Any) -> None:
-    """Call a verb; its error is raised as the exception of its kind."""
+    """Call a library function; raise its error as an exception."""
     error = Error()
     if getattr(library(), function)(*arguments, ctypes.byref(error)) != _OK:
         raise exception(error)
 
 
 def result(function: str, *arguments: Any) -> Any:
-    """Call a verb whose last argument gives JSON, and return the parsed result."""
+    """Call a function whose last argument returns JSON, and return the parsed result."""
     return json.loads(result_text(function, *arguments))
 
 
 def result_text(function: str, *arguments: Any) -> bytes:
-    """Call a verb whose last argument gives JSON, and return the JSON as it is."""
+    """Call a function whose last argument returns JSON, and return the unparsed JSON."""
     text = c_void_p()
     call(function, *arguments, ctypes.byref(text))
     try:
@@ -345,7 +345,7 @@ def result_text(function: str, *arguments: Any) -> bytes:
 
 
 def handle(function: str, *arguments: Any) -> int:
-    """Call a verb whose last argument gives a handle, and return it."""
+    """Call a function whose last argument returns a handle, and return the handle."""
     made = c_void_p()
     call(function, *arguments, ctypes.byref(made))
     assert made.value is not None
@@ -353,7 +353,7 @@ def handle(function: str, *arguments: Any) -> int:
 
 
 def exception(error: Error) -> ZoExportError:
-    """Return a failure as the exception of its kind."""
+    """Convert an error to the matching exception."""
     where, found, expected, fix = (
         bytes(getattr(error, part)).decode("utf-8", "replace")
         for part in ("where", "found", "expected", "fix")
@@ -362,10 +362,10 @@ def exception(error: Error) -> ZoExportError:
 
 
 def options(given: Mapping[str, Any] | Sequence[Any]) -> bytes:
-    """Return options as the library takes them; what is None is left out.
+    """Serialize options for the library; None values are omitted.
 
     Raises:
-        ConfigError: a number is not finite. DataError: a text has half a surrogate pair, or a path is not UTF-8.
+        ConfigError: a number is not finite. DataError: an unpaired surrogate, or a non-UTF-8 path.
     """
     if isinstance(given, Mapping):
         given = {key: value for key, value in given.items() if value is not None}
@@ -390,7 +390,7 @@ def options(given: Mapping[str, Any] | Sequence[Any]) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Return paths, and numbers of other libraries, as JSON has them."""
+    """Convert paths and numbers of other libraries to JSON types."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     return value.item() if hasattr(value, "item") else list(value)
@@ -404,7 +404,7 @@ def open_options(
     engine_name: str | None = None,
     cache: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Return options "open"; see :meth:`zoexport.session.Session.open`."""
+    """Return the options of "open"; see :meth:`zoexport.session.Session.open`."""
     return {
         "threads": threads,
         "verify": verify,
@@ -415,17 +415,17 @@ def open_options(
 
 
 def trusted_keys(trust: Trusted) -> list[str] | None:
-    """Return the option ``trusted_keys``; None: any bundle opens."""
+    """Return the option ``trusted_keys``; None accepts any bundle."""
     return list(Trust.of(trust).keys) or None
 
 
 def address(values: array.array[Any]) -> int:
-    """Return where an array's values lie; they stay there while the array lives and keeps its size."""
+    """Return the address of an array's values, valid while the array exists with this size."""
     return values.buffer_info()[0]
 
 
 def path_bytes(path: Path) -> bytes:
-    """Return a path as the library takes it."""
+    """Encode a path for the library."""
     return os.fsencode(path)
 
 
@@ -439,7 +439,7 @@ class Closing(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Free it; later calls are errors. Closing twice is allowed."""
+        """Free the object; later calls raise. Closing twice is allowed."""
 
     def __enter__(self: _Self) -> _Self:
         return self
@@ -454,11 +454,11 @@ class Closing(ABC):
 
 
 class Handle(Closing):
-    """An object of the library, by its handle.
+    """Handle of an object of the library.
 
     Args:
-        handle: of the library.
-        what: its name in messages.
+        handle: the library's handle.
+        what: name of the object in messages.
         free: the function that frees it.
     """
 
@@ -466,7 +466,7 @@ class Handle(Closing):
         self._handle = handle
         self._what = what
         self._free = free
-        # Held while the handle goes, and by calls that need not wait for the running one.
+        # Held while the handle is freed, and by calls that may run concurrently with another.
         self._gate = threading.Lock()
 
     @property
@@ -474,7 +474,7 @@ class Handle(Closing):
         """The library's handle.
 
         Raises:
-            ZoExportError: it is closed.
+            ZoExportError: the object is closed.
         """
         if not self._handle:
             raise ZoExportError(
@@ -486,13 +486,13 @@ class Handle(Closing):
         return self._handle
 
     def _beside(self, function: str, *arguments: Any) -> None:
-        """Call a function that may run beside another call; after :meth:`close` nothing happens."""
+        """Call a function that may run concurrently with others; do nothing after :meth:`close`."""
         with self._gate:
             if self._handle:
                 getattr(library(), function)(self._handle, *arguments)
 
     def close(self) -> None:
-        """Free it; later calls are errors. Closing twice is allowed."""
+        """Free the object; later calls raise. Closing twice is allowed."""
         with self._gate:
             handle, self._handle = self._handle, None
         if handle:
@@ -504,7 +504,7 @@ class Handle(Closing):
 
 @contextlib.contextmanager
 def interrupts() -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C sets. The second Ctrl-C does what it did before."""
+    """Yield an event that Ctrl-C sets. A second Ctrl-C has its previous effect."""
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield event
@@ -524,13 +524,13 @@ def interrupts() -> Iterator[threading.Event]:
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[Callable[[Any, Callable[..., bool | None] | None], Any]]:
-    """Yield a function that makes the callbacks of one call of the library, which Ctrl-C ends.
+    """Yield a function that creates callbacks for one library call, which Ctrl-C cancels.
 
-    It takes a callback's C type, and a function of the callback's arguments without the host's pointer. A true return
-    value ends the call, and so does an exception.
+    Its arguments are the callback's C type and a Python function that takes the arguments without
+    the host's pointer. If that function returns True or raises, the call is cancelled.
 
     Raises:
-        Cancelled: the call was ended; an exception from within is raised in its place.
+        Cancelled: the call was cancelled. An exception of a callback is raised instead.
     """
     raised: list[BaseException] = []
     with interrupts() as interrupted:

@@ -1,4 +1,4 @@
-"""A bundle that has been opened: its manifest is read, and its files and signature are checked against it."""
+"""Open bundles, with their files and signature checked against the manifest."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _Self = TypeVar("_Self", bound="Bundle")
 
 @dataclasses.dataclass(frozen=True)
 class Bundle:
-    """An open bundle; its folder can be moved and pushed to a phone.
+    """An open bundle. Its folder can be moved, or copied to a phone.
 
     Attributes:
-        path: the folder.
-        manifest: the content of its manifest.json (docs/bundle.md).
-        trust: the keys of which one must have signed it, whenever its files are read again.
-        engine: which of the engines that it has programs for its sessions use; the manifest's where None.
+        path: folder of the bundle.
+        manifest: content of its manifest.json (docs/bundle.md).
+        trust: public keys; whenever files are read, one of them must have signed the bundle.
+        engine: engine of its sessions, one that it has programs for; None: the manifest's.
     """
 
     path: Path
@@ -47,25 +47,25 @@ class Bundle:
         """Open a bundle's folder.
 
         Args:
-            path: the folder.
-            trust: public keys, as files or as their lines, of which one must have signed it (``zoexport sign``); None:
-                those of the environment, ``ZOEXPORT_TRUST``.
-            engine: ``executorch`` for the CPU's programs of a bundle that was compiled for android-gpu.
+            path: folder of the bundle.
+            trust: public keys, as files or lines; one of them must have signed the bundle
+                (``zoexport sign``). None: the keys in the environment, ``ZOEXPORT_TRUST``.
+            engine: ``executorch`` to run the CPU programs of a bundle for android-gpu.
 
         Raises:
-            BundleError: there is none, none of the keys signed it, its manifest is damaged or of a newer schema, or a
-                file is missing or of another size.
-            ConfigError: no public key among ``trust``.
+            BundleError: the bundle is missing or has no trusted signature, its manifest is damaged
+                or has a newer schema, or a file is missing or has another size.
+            ConfigError: ``trust`` is empty or has an invalid public key.
         """
         folder, trusted = Path(path), Trust.of(trust)
         manifest: dict[str, Any] = json.loads(manifest_text(folder, trusted))
-        # The library requires what it uses, the schema what hosts use.
+        # The library checks the members that it uses; the schema checks those that hosts use.
         check_schema(manifest, folder / FILE)
         check_files(folder, manifest, hashes=False)
         return cls(folder, manifest, trusted, engine)
 
     def verify(self) -> None:
-        """Compare the hashes of its files with the manifest.
+        """Compare the hashes of the files with the manifest.
 
         Raises:
             BundleError: a file is missing or altered.
@@ -74,22 +74,22 @@ class Bundle:
 
     @property
     def id(self) -> str:
-        """Which bundle it is: the hash of its manifest."""
+        """Identifier of the bundle: the hash of its manifest."""
         return str(self.manifest["bundle_id"])
 
     @property
     def method(self) -> str:
-        """The method's name."""
+        """Name of the method."""
         return str(self.manifest["method"])
 
     @property
     def target(self) -> str:
-        """The target's name."""
+        """Name of the target."""
         return str(self.manifest["target"])
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Every setting that it was compiled with, by key."""
+        """All settings that the bundle was compiled with, by key."""
         return dict(self.manifest["settings"])
 
     def session(
@@ -100,10 +100,10 @@ class Bundle:
         cache: str | Path | None = None,
         falls_back: bool = True,
     ) -> Session:
-        """Open a session of it; see :meth:`zoexport.session.Session.open`.
+        """Open a session of the bundle; see :meth:`zoexport.session.Session.open`.
 
         Args:
-            falls_back: whether the bundle's fallback goes on if its own engine fails and none was chosen.
+            falls_back: use the fallback engine if the bundle's own fails and no engine was chosen.
         """
         return Session.open(
             self.path,
@@ -122,21 +122,21 @@ class Bundle:
         progress: Progress = silent,
         **reads: Any,
     ) -> Iterator[tuple[Dataset, dict[str, int]]]:
-        """The examples of a data file, tokenized by the bundle's tokenizer, which is closed again.
+        """Yield the examples of a data file, tokenized with the bundle's tokenizer.
 
         Args:
             data: JSON Lines (docs/cli.md, "Data").
-            progress: called with the share of the file that is read, and with a notice if examples were shortened or
-                end without an end token.
-            reads: settings of the run, as :meth:`Dataset.read` takes them (:func:`zoexport.session.data.reading`).
+            progress: called with the share of the file that was read, and with a notice if examples
+                were truncated or lack an end token.
+            reads: settings for :meth:`Dataset.read`, see :func:`zoexport.session.data.reading`.
 
         Returns:
-            The examples; and ``examples`` and ``shortened``, how many there are (rows, where they are packed) and did
-            not fit the bundle's rows.
+            The examples and two counts: ``examples``, their number (rows, if they are packed), and
+            ``shortened``, those truncated to the bundle's maximum length.
 
         Raises:
-            BundleError: it has no tokenizer, an altered one, or one of a kind that the session does not know.
-            DataError: the file, with the line at fault.
+            BundleError: the tokenizer is missing, altered or of an unsupported kind.
+            DataError: the file cannot be used; the message names the line.
             Cancelled: Ctrl-C.
         """
         progress("tokenizing", None)
@@ -160,10 +160,10 @@ class Bundle:
         progress: Progress = silent,
         **reads: Any,
     ) -> dict[str, int]:
-        """:meth:`examples` into a file of tokens, which :meth:`Dataset.load` and the runner take.
+        """Write :meth:`examples` as a file of tokens for :meth:`Dataset.load` and the runner.
 
         Raises:
-            ZoExportError: as there; ``output`` is then not written.
+            ZoExportError: see :meth:`examples`; ``output`` is not written.
         """
         with self.examples(data, progress=progress, **reads) as (dataset, counts):
             dataset.write(output)

@@ -1,4 +1,4 @@
-"""Examples and text: the tokenizer of a bundle, data sets, and data files as the session reads them (docs/text.md)."""
+"""Tokenizers, data sets and data files of a session (docs/text.md)."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Tokenizer(abi.Handle):
         """Open the tokenizer of a bundle.
 
         Args:
-            bundle: the bundle's folder.
-            verify: whether its file is hashed first; sizes are always compared.
-            trust: as for :meth:`zoexport.session.Session.open`.
+            bundle: folder of the bundle.
+            verify: whether to check the file's hash; its size is always checked.
+            trust: see :meth:`zoexport.session.Session.open`.
 
         Raises:
-            BundleError: no bundle, one without a tokenizer or with one of a kind that is not supported, or one that
-                is altered or signed by none of the keys.
+            BundleError: the bundle is missing, altered or has no trusted signature, or its
+                tokenizer is missing or not supported.
         """
         given = {"verify": verify, "trusted_keys": abi.trusted_keys(trust)}
         return cls(abi.handle("zo_tokenizer_open", abi.path_bytes(bundle), abi.options(given)))
@@ -58,17 +58,17 @@ class Tokenizer(abi.Handle):
         text: Mapping[str, Any],
         masked: bool = False,
     ) -> Tokenizer:
-        """The tokenizer of a model that is not compiled yet.
+        """Create the tokenizer of a model that is not compiled yet.
 
         Args:
-            content: of its tokenizer.json.
+            content: content of its tokenizer.json.
             max_length: tokens of the longest example, at least 2.
-            vocab_size: the model's.
-            text: what the manifest will say in its member ``text``.
+            vocab_size: vocabulary size of the model.
+            text: value for the member ``text`` of the manifest.
             masked: whether examples are prompts with a mask token.
 
         Raises:
-            BundleError: a tokenizer of a kind that is not supported. ConfigError: a value is out of range.
+            BundleError: the tokenizer is not supported. ConfigError: a value is out of range.
         """
         given = {"max_length": max_length, "vocab_size": vocab_size, "masked": masked, "text": text}
         return cls(abi.handle("zo_tokenizer_parse", content.encode(), abi.options(given)))
@@ -79,14 +79,14 @@ class Tokenizer(abi.Handle):
         take: Callable[[dict[str, Any]], None],
         **reads: Any,
     ) -> None:
-        """Pass on what each line of a data file is: an example or a problem (``zo_examples_read`` has the keys).
+        """Call ``take`` with the example or problem of each line (keys: see ``zo_examples_read``).
 
         Args:
-            path, reads: as for :meth:`Dataset.read`.
-            take: called with each line's; an exception ends the reading and is raised here.
+            path, reads: see :meth:`Dataset.read`.
+            take: called for each line; an exception stops the reading and is raised here.
 
         Raises:
-            ConfigError: as :meth:`Dataset.read`. DataError: the file cannot be read, or has no examples.
+            ConfigError: see :meth:`Dataset.read`. DataError: the file is unreadable or empty.
             Cancelled: Ctrl-C.
         """
         with abi.stoppable() as callback:
@@ -95,10 +95,10 @@ class Tokenizer(abi.Handle):
             abi.call("zo_examples_read", self.handle, abi.path_bytes(path), given, told, None)
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Tokens of a text; ``special``: with those that the tokenizer writes around it.
+        """Tokenize a text; with ``special``, add the special tokens that surround it.
 
         Raises:
-            DataError: the text is too long, or has half a surrogate pair.
+            DataError: the text is too long, or has an unpaired surrogate.
         """
         given = text.encode("utf-8", "surrogatepass")
         tokens = array.array("q", bytes(8 * (len(given) + _SURROUNDING)))
@@ -118,10 +118,10 @@ class Tokenizer(abi.Handle):
             tokens = array.array("q", bytes(8 * count.value))
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
-        """Text of tokens; without ``special`` the special ones are left out.
+        """Return the text of tokens; without ``special``, omit special tokens.
 
         Raises:
-            DataError: a number that no token has.
+            DataError: a number is not a token of the vocabulary.
         """
         given = array.array("q", tokens)
         room = 16 * len(given) + 64
@@ -142,16 +142,16 @@ class Tokenizer(abi.Handle):
         tools: Sequence[Mapping[str, Any]] | None = None,
         reply: bool = True,
     ) -> str:
-        """A conversation as the model's chat template writes it, to be encoded without ``special``.
+        """Format a conversation with the chat template; encode the result without ``special``.
 
         Args:
-            messages: ``{"role", "content"}`` and what else the template reads.
-            tools: what the assistant can call, as JSON schemas.
-            reply: whether it ends where the assistant's answer begins.
+            messages: ``{"role", "content"}`` and other keys that the template reads.
+            tools: functions that the assistant can call, as JSON schemas.
+            reply: whether to append the start of the assistant's answer.
 
         Raises:
             BundleError: the bundle has no chat template. DataError: the template refuses the conversation, or does not
-                read a key of it.
+                use one of its keys.
         """
         given = {"messages": list(messages), "tools": tools, "reply": reply}
         return str(abi.result("zo_tokenizer_chat", self.handle, abi.options(given))["text"])
@@ -161,7 +161,7 @@ class Tokenizer(abi.Handle):
 
 
 class Dataset(abi.Handle):
-    """Tokenized examples, held by the session's library."""
+    """Tokenized examples, stored by the session's library."""
 
     def __init__(self) -> None:
         super().__init__(abi.library().zo_dataset_new(), what="dataset", free="zo_dataset_free")
@@ -170,11 +170,11 @@ class Dataset(abi.Handle):
         """Append an example.
 
         Args:
-            candidates: the completions to compare; one if there are no choices.
-            target: the index of the right one.
+            candidates: completions to compare, or a single one.
+            target: index of the right candidate.
 
         Raises:
-            DataError: no label, unequal lengths, an impossible token or target; nothing is appended.
+            DataError: no label, unequal lengths, invalid token or target; nothing is appended.
         """
         packed = (abi.Candidate * len(candidates))()
         kept = []  # the arrays must outlive the call
@@ -198,7 +198,7 @@ class Dataset(abi.Handle):
         """Append the examples of a JSON Lines file (docs/session.md).
 
         Raises:
-            DataError: the file, with the line at fault; nothing is appended.
+            DataError: the file cannot be used (names the line); nothing is appended.
         """
         abi.call("zo_dataset_load", self.handle, abi.path_bytes(path))
 
@@ -214,16 +214,16 @@ class Dataset(abi.Handle):
 
         Args:
             path: JSON Lines of texts, prompts and completions, choices, conversations or pairs of answers.
-            tokenizer: the bundle's.
-            on_part: told how many of the file's bytes are done, some twenty times a second.
-            reads: settings of the run, :data:`zoexport.core.settings.READING`. Of its ``loss`` every example must have
-                what it compares: choices, or of ``dpo`` and ``orpo`` a pair. With ``pack`` what is compared with
-                nothing fills rows, each an example here, and long texts are divided (docs/packing.md).
+            tokenizer: tokenizer of the bundle.
+            on_part: called with the bytes read so far, about twenty times a second.
+            reads: settings, :data:`zoexport.core.settings.READING`. Each example must have what the
+                ``loss`` compares: choices, or a pair for ``dpo`` and ``orpo``. ``pack`` packs
+                others into rows, each an example here, and splits long texts (docs/packing.md).
 
         Raises:
-            ConfigError: another loss or pack, or a bundle of a masked language model and examples to pack.
-            DataError: the file, with the line at fault; nothing is appended.
-            Cancelled: Ctrl-C, or ``on_part`` returned True; likewise.
+            ConfigError: an unknown loss or pack, or examples to pack for a masked language model.
+            DataError: the file cannot be used (names the line); nothing is appended.
+            Cancelled: Ctrl-C, or ``on_part`` returned True; nothing is appended.
         """
         with abi.stoppable() as callback:
             found = abi.result(
@@ -233,15 +233,15 @@ class Dataset(abi.Handle):
         return Read(**found)
 
     def write(self, path: Path) -> None:
-        """Write all examples as a file that :meth:`load` takes, whole or not at all.
+        """Write all examples atomically to a file for :meth:`load`.
 
         Raises:
-            StateError: it cannot be written.
+            StateError: the file cannot be written.
         """
         abi.call("zo_dataset_write", self.handle, abi.path_bytes(path))
 
     def digest(self) -> str:
-        """SHA-256 of all examples in their order, in hexadecimal; what the state of a run keeps of its data."""
+        """Return the SHA-256 of all examples in order, in hexadecimal; run states store it."""
         text = ctypes.create_string_buffer(65)
         abi.call("zo_dataset_digest", self.handle, text)
         return text.value.decode("ascii")
@@ -251,10 +251,10 @@ class Dataset(abi.Handle):
 
 
 def prompts_of(data: Path) -> list[dict[str, Any]]:
-    """The prompts of a file, by the keys of ``zo_prompts_read``.
+    """Return the prompts of a file, with the keys of ``zo_prompts_read``.
 
     Raises:
-        DataError: it cannot be read, or a line is no prompt.
+        DataError: the file cannot be read, or a line is not a prompt.
     """
     found: list[dict[str, Any]] = []
     with abi.stoppable() as callback:
@@ -264,21 +264,21 @@ def prompts_of(data: Path) -> list[dict[str, Any]]:
 
 
 def reading(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run that the reading of its data depends on, for :meth:`Bundle.examples`.
+    """Return the settings that reading a run's data depends on, for :meth:`Bundle.examples`.
 
     Args:
-        settings: of a manifest, with what was chosen for the run.
+        settings: a manifest's settings, overridden by those of the run.
     """
     return {key: settings[key] for key in READING if key in settings}
 
 
 @dataclasses.dataclass(frozen=True)
 class Validation:
-    """Validation examples that a run evaluates on during training; None: as the run has it.
+    """Validation during training; None keeps the run's value.
 
     Attributes:
-        every: steps from one evaluation to the next; of a new run a tenth of all.
-        patience: evaluations in a row without a lower loss, after which training ends; of a new run never.
+        every: steps between evaluations; for a new run, a tenth of all steps.
+        patience: evaluations in a row without a lower loss that end training; new run: unlimited.
         keep: weights that readers of the state get: of the ``best`` evaluation (default of a new run) or the ``last``
             step.
         on_evaluated: called after each evaluation; True stops the run after saving.

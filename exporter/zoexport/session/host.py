@@ -1,8 +1,8 @@
-"""Python's host of the C++ session: a thin binding of ``runtime_ops/include/zoexport/session.h``.
+"""Python binding of the C++ session, ``runtime_ops/include/zoexport/session.h``.
 
-The training loop is the one that runs on phones; nothing here computes. The module imports neither torch nor
-numpy, so a process that trains need not hold them: token sequences are any integers, slot values are arrays of
-float32, or of the slot's integers (``numpy.frombuffer`` and ``torch.frombuffer`` read them in place).
+The training loop is the same as on phones; this module computes nothing. To save memory it imports
+neither torch nor numpy: tokens are sequences of integers, state tensors are arrays of float32 or of
+their own integers (``numpy.frombuffer`` and ``torch.frombuffer`` read them in place).
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ _QNN = "QnnBackend"
 
 
 def bring_backends(bundle: Path, trust: Trusted, engine_name: str | None = None) -> None:
-    """Load what a bundle's delegates need if the session's library cannot find it alone.
+    """Load the libraries of a bundle's delegates that the session's library cannot find itself.
 
     Raises:
-        ZoExportError: it is missing, and the bundle has no fallback or ``engine_name`` rules it out.
+        ZoExportError: one is missing, and there is no fallback or ``engine_name`` excludes it.
     """
     try:
         with open_within(bundle, FILE) as file:
             if _QNN.encode() not in file.read():
-                return  # most bundles, whose manifest the session alone reads
-        # Loads the session's library first: QNN brings a C++ library of its own.
+                return  # most bundles: only the session reads the manifest
+        # Load the session's library first: QNN includes its own C++ library.
         manifest = json.loads(manifest_text(bundle, trust))
     except (OSError, BundleError):
         return  # opening reports what is wrong with the bundle
@@ -91,18 +91,18 @@ class Session(abi.Handle):
         """Open a bundle.
 
         Args:
-            bundle: the bundle's folder.
-            threads: of the engine; 0 leaves the choice to it.
-            verify: whether files are hashed before they are used; sizes are always compared.
-            engine: runs the programs instead of the engine that the manifest names.
-            engine_name: engine of the manifest or of its fallback; None: its engine, and the fallback's if that fails.
-            cache: folder of a GPU's shaders; None: the user's cache; "": not kept.
-            trust: public keys, as files or lines, of which one must have signed the bundle; None: those of the
-                environment (:mod:`zoexport.core.trust`).
+            bundle: folder of the bundle.
+            threads: number of threads of the engine; 0: the engine's default.
+            verify: whether to check the hashes of files before use; sizes are always checked.
+            engine: Python engine that runs the programs instead of the manifest's engine.
+            engine_name: the manifest's engine or its fallback. None: the engine, else the fallback.
+            cache: folder of the GPU shader cache; None: the user's cache; "": no cache.
+            trust: public keys, as files or lines; one of them must have signed the bundle. None:
+                those of the environment (:mod:`zoexport.core.trust`).
 
         Raises:
-            BundleError: missing, altered, of another version, or signed by none of the keys.
-            ZoExportError: it needs libraries that are not there.
+            BundleError: the bundle is missing, altered, of another version or not trusted.
+            ZoExportError: a required library is missing.
         """
         callback = EngineCallback(engine) if engine is not None else None
         given = abi.open_options(
@@ -128,20 +128,20 @@ class Session(abi.Handle):
         change_settings: bool = False,
         last: bool = False,
     ) -> None:
-        """Attach a state folder, right after opening; without one, a run is not stored.
+        """Attach a run directory right after opening; without one, the run is not stored.
 
-        The settings of a run that has begun become :attr:`settings`.
+        The settings of a run that has started become :attr:`settings`.
 
         Args:
-            state: folder to resume, or to create.
-            seed: of a new state (None: the bundle's); must equal that of an existing one.
-            read_only: the state must exist, is not locked and not written.
+            state: run directory to resume or to create.
+            seed: seed of a new state (None: the bundle's); must match an existing state.
+            read_only: require an existing state, and neither lock nor write it.
             recover: continue from the last good record of a damaged log, and keep a copy of it.
-            change_settings: steps may be taken with other settings or examples than the run's.
+            change_settings: allow steps with other settings or examples than the run's.
             last: read the weights of the last step, even if the run keeps those of its best evaluation.
 
         Raises:
-            StateError: missing, damaged, locked, of another bundle or another seed.
+            StateError: the state is missing, damaged, locked, or has another bundle or seed.
         """
         given = {
             "seed": seed,
@@ -154,7 +154,7 @@ class Session(abi.Handle):
 
     @property
     def info(self) -> Info:
-        """Numbers of the bundle, and the steps taken so far."""
+        """Properties of the bundle, and the steps taken so far."""
         return Info(**abi.result("zo_session_info", self.handle))
 
     def slots(self) -> list[SlotInfo]:
@@ -176,7 +176,7 @@ class Session(abi.Handle):
 
     @functools.cached_property
     def _slots(self) -> dict[str, SlotInfo]:
-        """The state tensors by name: calls on one of them need not list all."""
+        """State tensors by name, listed once."""
         return {one.name: one for one in self.slots()}
 
     @property
@@ -238,13 +238,13 @@ class Session(abi.Handle):
         validation: Validation | None = None,
         on_part: OnPart | None = None,
     ) -> None:
-        """Train until the run has ``steps`` steps in total, or its validation's patience is over, and save.
+        """Train until the run has ``steps`` steps in total or patience ends it, and save.
 
         Ctrl-C ends the run after the current step, with the state saved; a second one ends the process.
 
         Args:
-            on_part: told how many of the examples are done of an evaluation, and of what the reference model scores
-                for ``loss=dpo`` before the first step.
+            on_part: called with the number of examples done, during evaluations and while the
+                reference model scores the examples for ``loss=dpo`` before the first step.
 
         Raises:
             Cancelled: Ctrl-C, or a callback returned True.
@@ -282,17 +282,17 @@ class Session(abi.Handle):
         return [StepEvaluation(**one) for one in abi.result("zo_session_evaluations", self.handle)]
 
     def cancel(self) -> None:
-        """End a :meth:`train` in another thread: it finishes its step, saves and raises Cancelled.
+        """Stop :meth:`train` in another thread: it finishes its step, saves and raises Cancelled.
 
-        Also ends :meth:`evaluate` and :meth:`generate`. After :meth:`close` it does nothing.
+        Also stops :meth:`evaluate` and :meth:`generate`. Does nothing after :meth:`close`.
         """
         self._beside("zo_session_cancel")
 
     def evaluate(self, dataset: Dataset, on_part: OnPart | None = None) -> Evaluation:
-        """Evaluate the master weights, the pending update applied, with the configured loss.
+        """Evaluate the master weights, including the pending update, with the configured loss.
 
         Args:
-            on_part: told how many of the examples are done, some twenty times a second.
+            on_part: called with the number of examples done, about twenty times a second.
 
         Raises:
             Cancelled: Ctrl-C, :meth:`cancel`, or ``on_part`` returned True.
@@ -322,26 +322,26 @@ class Session(abi.Handle):
         on_token: OnToken | None = None,
         on_text: OnText | None = None,
     ) -> Generation:
-        """Continue a prompt with the trained weights, the pending update applied.
+        """Continue a prompt with the trained weights, including the pending update.
 
         Args:
             prompt: a text, or tokens, fewer than the bundle's ``generate.context``.
-            messages: a conversation instead, ``{"role", "content"}`` and what else the model's chat template reads.
-            tools: what the assistant can call in it, as JSON schemas.
-            max_new_tokens: generated tokens at most.
+            messages: a conversation instead: ``{"role", "content"}`` and other template keys.
+            tools: functions that the assistant can call in it, as JSON schemas.
+            max_new_tokens: maximum number of generated tokens.
             stop_tokens: tokens that end the text; None: the bundle's.
-            stop: strings that end the text, which stops before the first of them.
-            sampling: None: the most likely token each time.
+            stop: strings that end the text; it excludes the stop string.
+            sampling: None: greedy decoding.
             untrained: use the bundle's own weights.
-            adapter: name of a loaded adapter to use instead of what was trained.
-            keep: keep the caches, so that a longer prompt with the same beginning continues there.
-            sliding: continue past the context over the last part of the tokens (docs/generate.md).
+            adapter: name of a loaded adapter to use instead of the trained weights.
+            keep: keep the caches, to continue from a common prefix of the next prompt.
+            sliding: continue past the context with the last part of the tokens (docs/generate.md).
             on_token: called with each token. on_text: called with chunks of text.
 
         Raises:
-            BundleError: the bundle has no programs that generate, or no tokenizer for a text; the message says why.
-            ConfigError: a prompt or a number that is out of range, or no adapter of that name.
-            DataError: a text that is no UTF-8, or a conversation that the template does not write.
+            BundleError: the bundle has no programs for generation, or no tokenizer for a text.
+            ConfigError: a prompt or a number is out of range, or there is no such adapter.
+            DataError: a text is not UTF-8, or the template refuses the conversation.
         """
         given: dict[str, Any] = {
             "max_new_tokens": max_new_tokens,
@@ -391,18 +391,18 @@ class Session(abi.Handle):
         abi.call("zo_session_forget", self.handle)
 
     def load_adapter(self, name: str, folder: Path) -> None:
-        """Load an adapter in PEFT's form under a name, in place of one that has it, to generate with.
+        """Load a PEFT adapter for generation under a name; replace an adapter with that name.
 
         Raises:
-            StateError: it does not fit the bundle, or is damaged; nothing changes.
-            ConfigError: the bundle has no adapters of PEFT's form, or the name is none.
+            StateError: the adapter does not fit the bundle, or is damaged; nothing changes.
+            ConfigError: the bundle has no adapters in PEFT's format, or the name is invalid.
         """
         abi.call("zo_session_load_adapter", self.handle, name.encode(), abi.path_bytes(folder))
 
     def write_adapter(self, name: str, slot: str, values: Any) -> None:
-        """Give one tensor of an adapter its values, and create the adapter if needed.
+        """Set one tensor of an adapter, and create the adapter if needed.
 
-        Other tensors have the bundle's values; ``values`` are as in :meth:`write_slot`.
+        Tensors that are not set have the bundle's values. For ``values`` see :meth:`write_slot`.
         """
         given = array.array("B", memoryview(values).cast("B"))
         abi.call(
@@ -414,25 +414,25 @@ class Session(abi.Handle):
         """Free an adapter.
 
         Raises:
-            ConfigError: there is none of this name.
+            ConfigError: no adapter has this name.
         """
         abi.call("zo_session_drop_adapter", self.handle, name.encode())
 
     def export_adapter(
         self, path: Path, kind: str = "peft", *, outtype: str = "f32", replace: bool = False
     ) -> None:
-        """Write what was trained, the pending update applied, as an adapter's files, whole or not at all.
+        """Write the trained adapter, including the pending update, atomically.
 
         Args:
-            path: the folder or file.
+            path: folder or file to write.
             kind: ``peft``, a folder for PEFT, or ``gguf``, a file for llama.cpp.
-            outtype: of a GGUF file's numbers: ``f32``, ``f16`` or ``q8_0``.
-            replace: what is at the path gives way.
+            outtype: data type of a GGUF file: ``f32``, ``f16`` or ``q8_0``.
+            replace: replace an existing path.
 
         Raises:
-            ConfigError: the bundle trains no adapter of floats, the path exists or cannot be written, or numbers are
-                not finite or beyond the type.
-            BundleError: the bundle has no names of llama.cpp for its layers; the message says why.
+            ConfigError: the bundle trains no float adapter, the path exists or cannot be written,
+                or a value is not finite or out of the type's range.
+            BundleError: the bundle has no llama.cpp names for its layers; the message has a reason.
         """
         given = {"format": kind, "outtype": outtype, "replace": replace}
         abi.call("zo_session_export_adapter", self.handle, abi.options(given), abi.path_bytes(path))
@@ -445,17 +445,17 @@ class Session(abi.Handle):
     def read_slot(
         self, name: str, *, finished: bool = True, gradient: bool = False
     ) -> array.array[Any]:
-        """Return a tensor's values, row-major: float32 for floats, else its own dtype.
+        """Return the values of a state tensor, row-major: float32 for floats, else its own dtype.
 
         Args:
-            name: the slot.
-            finished: with the pending update applied, as evaluation and export see it; else as the last
-                step evaluated it.
-            gradient: instead, the last step's gradient of the loss by the slot, before clipping.
+            name: the state tensor.
+            finished: include the pending update, like evaluation and export; else the values that
+                the last step evaluated.
+            gradient: return the last step's gradient of the loss instead, before clipping.
 
         Raises:
-            ConfigError: there is no such gradient: no step was taken, the slot is not trained, or the method
-                has none.
+            ConfigError: there is no gradient: no step was taken, the tensor is not trained, or the
+                method has no gradients.
         """
         which = abi.SLOT_FINISHED if finished else abi.SLOT_CURRENT
         values = self._buffer(name)
@@ -466,45 +466,45 @@ class Session(abi.Handle):
         return values
 
     def write_slot(self, name: str, values: Any) -> None:
-        """Replace a slot's initial values (an imported adapter), before the first step.
+        """Replace a state tensor's initial values (an imported adapter), before the first step.
 
         Args:
-            name: the slot.
-            values: contiguous float32 values that offer a buffer (array, numpy), row-major; a float16 slot
-                rounds them to nearest, ties to even. Of an integer slot: values of its dtype.
+            name: the state tensor.
+            values: contiguous row-major float32 buffer (array, numpy); a float16 tensor rounds to
+                nearest, ties to even. For an integer tensor: values of its dtype.
 
         Raises:
-            ConfigError: another number of values, or a run that has begun.
+            ConfigError: wrong number of values, or the run has already started.
         """
         given = array.array("B", memoryview(values).cast("B"))
         abi.call("zo_session_write_slot", self.handle, name.encode(), *_room(given))
 
     def replay_slot(self, name: str, updates: int) -> array.array[Any]:
-        """A slot as the initial values and the first ``updates`` records alone give it.
+        """Replay a state tensor from its initial values and the first ``updates`` records alone.
 
         Raises:
-            ConfigError: more updates than the run has, or a first-order method, whose records do not have them.
+            ConfigError: more updates than the run has, or a first-order method (no update records).
         """
         values = self._buffer(name)
         abi.call("zo_session_replay_slot", self.handle, name.encode(), updates, *_room(values))
         return values
 
     def record(self, index: int) -> Record:
-        """Record ``index`` of the trajectory log, 0 <= index < ``info.steps``."""
+        """Return record ``index`` of the trajectory log, 0 <= index < ``info.steps``."""
         gradients = (ctypes.c_float * self._queries)()
         record = abi.Record()
         abi.call("zo_session_record", self.handle, index, ctypes.byref(record), gradients)
         return Record(record.step, record.learning_rate, record.eps, record.loss, tuple(gradients))
 
     def follow(self, records: Sequence[Record]) -> None:
-        """Continue as if this session had taken these steps itself; no program runs.
+        """Apply recorded steps as if this session had taken them; no program runs.
 
         Tensors, log and state folder become those of the session that took them, bit for bit, if both began with the
         same values and seed.
 
         Raises:
-            ConfigError: records that training cannot have made; nothing has changed.
-            StateError: the state could not be written; the steps before that stay.
+            ConfigError: training cannot have produced these records; nothing changes.
+            StateError: the state could not be written; earlier steps stay.
         """
         for record in records:
             if record.step < 0 or len(record.gradients) != self._queries:
@@ -530,7 +530,7 @@ class Session(abi.Handle):
         abi.call("zo_session_save", self.handle)
 
     def _buffer(self, name: str) -> array.array[Any]:
-        """Room for a slot's values."""
+        """Return a zeroed array for the values of a state tensor."""
         slot = self.slot(name)
         values = array.array(abi.DTYPES[slot.passed])
         values.frombytes(bytes(values.itemsize * math.prod(slot.shape)))
@@ -541,7 +541,7 @@ class Session(abi.Handle):
         return self.info.num_queries
 
     def _invoke(self, function: str, *arguments: Any, result: bool = False) -> Any:
-        """Call a verb that may run programs: an exception of a Python engine is raised as itself."""
+        """Call a function that may run programs; re-raise the exception of a Python engine."""
         if self._engine is not None:
             self._engine.raised = None
         try:
@@ -553,7 +553,7 @@ class Session(abi.Handle):
 
 
 def _room(values: array.array[Any]) -> tuple[int, int]:
-    """Return an array's address and its bytes."""
+    """Return an array's address and its size in bytes."""
     return abi.address(values), len(values) * values.itemsize
 
 
@@ -569,7 +569,7 @@ def abi_version() -> int:
     """Return the version of the library's interface.
 
     Raises:
-        ZoExportError: the library is missing, cannot be loaded, or is of another version.
+        ZoExportError: the library is missing, cannot be loaded, or has another version.
     """
     return int(abi.library().zo_abi_version())
 
@@ -580,11 +580,11 @@ def memory_usage() -> Memory:
 
 
 def manifest_text(bundle: Path, trust: Trusted) -> bytes:
-    """Return a bundle's ``manifest.json``, which the library has checked.
+    """Return a bundle's ``manifest.json`` after the library checked it.
 
     Raises:
-        BundleError: there is no bundle, none of the trusted keys signed it, or its manifest is damaged or of a newer
-            schema.
+        BundleError: the bundle is missing or has no trusted signature, or its manifest is damaged
+            or has a newer schema.
     """
     options = {"trusted_keys": abi.trusted_keys(trust)}
     return abi.result_text("zo_bundle_manifest", abi.path_bytes(bundle), abi.options(options))
@@ -594,17 +594,17 @@ def describe_state(state: Path) -> dict[str, Any]:
     """Describe a state folder, as docs/session.md lists it, without changing it.
 
     Raises:
-        StateError: there is none, or it is damaged beyond its log.
+        StateError: the state is missing, or damaged beyond its log.
     """
     found: dict[str, Any] = abi.result("zo_state_describe", abi.path_bytes(state))
     return found
 
 
 def vulkan_devices() -> list[dict[str, str]]:
-    """List the Vulkan devices: name, kind, version, and the reason if a device cannot run programs, or "".
+    """List the Vulkan devices: name, kind, version, and why a device cannot run programs, or "".
 
     Raises:
-        ZoExportError: there is no Vulkan, or the library was built without the engine.
+        ZoExportError: Vulkan is not available, or the library was built without the engine.
     """
     found: list[dict[str, str]] = abi.result("zo_vulkan_devices")
     return found

@@ -1,4 +1,4 @@
-"""A job: one fine-tuning with a person around it, as the apps have it (runtime_ops/include/zoexport/job.h)."""
+"""Interactive fine-tuning jobs, as in the apps (runtime_ops/include/zoexport/job.h)."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Request:
     """Options of a job: what to train.
 
     Attributes:
-        bundle: its folder. data: examples, as ``zoexport train --data`` takes them.
-        steps: in total, those of an earlier run of the same state included.
-        settings: of the run, by key as in ``train --set``.
-        held_out: validation examples, evaluated during training; None: ``data``, and not during training.
-        evaluate: before the first step, and the weights that are kept.
-        eval_every, patience, keep: of validation examples, as :class:`zoexport.session.Validation` has them.
+        bundle: folder of the bundle. data: examples, as for ``zoexport train --data``.
+        steps: total number of steps, including those of an earlier run of the state.
+        settings: settings of the run, by key as in ``train --set``.
+        held_out: validation examples, evaluated during training. None: ``data``, not during it.
+        evaluate: whether to evaluate before the first step and on the weights that are kept.
+        eval_every, patience, keep: see :class:`zoexport.session.Validation`.
         engine: engine of all runs of the request; None: the bundle's.
     """
 
@@ -50,11 +50,11 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Conditions:
-    """Condition of the device; None: not known.
+    """Condition of the device; None if unknown.
 
     Attributes:
         heat: 0 (nominal) to 3 (critical). celsius: of the battery. battery: its charge, 0 to 1.
-        charging: whether it has power. free_bytes: on the disk. memory_bytes: that the process may still take.
+        charging: whether it has power. free_bytes: free disk space. memory_bytes: available memory.
     """
 
     heat: int | None = None
@@ -67,7 +67,7 @@ class Conditions:
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """When a job waits, in the units of :class:`Conditions`; None: the library's default."""
+    """Limits at which a job waits, in units of :class:`Conditions`; None: the library's default."""
 
     heat: int | None = None
     hottest: float | None = None
@@ -80,14 +80,14 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """State of a job for a screen; None: not known.
+    """State of a job for display; None if unknown.
 
     Attributes:
-        reason: why it waits or is paused. seconds_left: of the steps that are left.
-        anonymous_bytes: the most that was seen during a step.
-        part: of the examples that are read or evaluated on, 0 to 1.
-        best_step: step of the lowest loss on validation examples.
-        evaluations: on validation examples so far, by steps.
+        reason: why it waits or is paused. seconds_left: time for the remaining steps.
+        anonymous_bytes: peak anonymous memory during a step.
+        part: share of the examples read or evaluated, 0 to 1.
+        best_step: step with the lowest validation loss.
+        evaluations: validation results so far, by step.
     """
 
     phase: Phase
@@ -110,10 +110,10 @@ class View:
 
 @dataclasses.dataclass(frozen=True)
 class Typed:
-    """An example that a person typed: a prompt and its completion, or else the messages of a conversation.
+    """A typed example: a prompt and its completion, or the messages of a conversation.
 
     Attributes:
-        messages: roles ("system", "user", "assistant") and texts in turn; the last is the assistant's, and is learned.
+        messages: (role, text) pairs; roles: "system", "user", "assistant". The last is learned.
     """
 
     prompt: str | None = None
@@ -122,13 +122,13 @@ class Typed:
 
 
 def write_typed(path: Path, examples: Sequence[Typed], *, append: bool = False) -> None:
-    """Write examples that a person typed as a data file, whole or not at all.
+    """Write typed examples atomically as a data file.
 
     Args:
-        append: after the lines of the file that is there; else in place of it.
+        append: append to an existing file instead of replacing it.
 
     Raises:
-        DataError: an example that could not be learned, by its number.
+        DataError: an example cannot be trained on; the message has its number.
         StateError: the file cannot be written.
     """
     given: list[dict[str, Any]] = []
@@ -151,7 +151,7 @@ class Job(abi.Handle):
     """A job in a folder of its own. Use it in a ``with`` statement.
 
     :meth:`pause`, :meth:`cancel`, :attr:`view`, :attr:`losses` and :attr:`problem` may be used
-    from any thread, and from within what :meth:`run` calls.
+    from any thread, and from the callbacks of :meth:`run`.
     """
 
     def __init__(
@@ -163,13 +163,13 @@ class Job(abi.Handle):
         cache: str | Path | None = None,
         trust: Trusted = None,
     ) -> None:
-        """Open the job in ``folder``; what another process left unfinished is there, paused.
+        """Open the job in ``folder``; an unfinished job of another process is paused.
 
         Args:
-            threads, engine, cache, trust: as :meth:`zoexport.session.Session.open` takes them.
+            threads, engine, cache, trust: see :meth:`zoexport.session.Session.open`.
 
         Raises:
-            StateError: the folder cannot be made.
+            StateError: the folder cannot be created.
         """
         self._engine = EngineCallback(engine) if engine is not None else None
         given = abi.open_options(trust, threads=threads, cache=cache)
@@ -181,12 +181,12 @@ class Job(abi.Handle):
         """Check and store a request, for :meth:`run`. On failure the job is unchanged.
 
         Args:
-            answer: what to do if the bundle's state has steps with other examples or settings, or all of them: continue
-                from there, or restart.
+            answer: action if the state has steps with other examples or settings, or already has
+                all steps: continue from there, or restart.
 
         Raises:
-            QuestionError: the state is such a one, and ``answer`` is "ask".
-            BundleError, DataError: bundle or examples cannot be used.
+            QuestionError: the state is in this condition and ``answer`` is "ask".
+            BundleError, DataError: the bundle or the examples cannot be used.
         """
         given = {**vars(request), "settings": dict(request.settings), "answer": answer}
         abi.call("zo_job_start", self.handle, abi.options(given))
@@ -201,16 +201,16 @@ class Job(abi.Handle):
         """Train until the job is done, paused or cancelled.
 
         Args:
-            conditions: asked at least once for every step.
+            conditions: called at least once per step.
             changed: called with the new view after every change.
 
         Raises:
-            ZoExportError: it failed; what was reached is saved.
+            ZoExportError: the job failed; its progress is saved.
         """
         raised: list[BaseException] = []
 
         def safely(action: Callable[[], None]) -> None:
-            """An exception does not cross the library: it ends the run, and is raised once that has ended."""
+            """Run ``action``; an exception pauses the job and is raised after the run."""
             try:
                 action()
             except BaseException as error:
@@ -237,9 +237,9 @@ class Job(abi.Handle):
             raise raised[0]
 
     def pause(self, reason: Reason = "asked") -> None:
-        """End the run that runs: after its step, saved, or where it reads examples or evaluates.
+        """Stop the run after its step, and save; or at once while it reads examples or evaluates.
 
-        A :meth:`start` that reads examples raises Cancelled. Without either, nothing happens.
+        A :meth:`start` that is reading examples raises Cancelled. Does nothing otherwise.
         """
         self._beside("zo_job_pause", reason.encode())
 
@@ -253,7 +253,7 @@ class Job(abi.Handle):
 
     @property
     def view(self) -> View:
-        """The state of the job for a screen."""
+        """State of the job for display."""
         found = abi.result("zo_job_view", self.handle)
         for key in ("before", "after"):
             found[key] = None if found[key] is None else Evaluation(**found[key])
@@ -262,12 +262,12 @@ class Job(abi.Handle):
 
     @property
     def losses(self) -> list[tuple[int, float]]:
-        """Steps and losses for a chart, at most 400: each loss is the mean of the steps since the one before."""
+        """(step, loss) for a chart, at most 400; each loss is the mean since the previous one."""
         return [(step, loss) for step, loss in abi.result("zo_job_losses", self.handle)]
 
     @property
     def problem(self) -> ZoExportError | None:
-        """Why the job failed, waits or is paused."""
+        """Reason why the job failed, waits or is paused."""
         found = abi.Error()
         abi.library().zo_job_problem(self.handle, ctypes.byref(found))
         return abi.exception(found) if found.code else None
@@ -283,7 +283,7 @@ class Job(abi.Handle):
         return Request(**found)
 
     def session(self) -> Session:
-        """Open the request's bundle with what was trained so far, to generate, evaluate or read."""
+        """Open the bundle with the weights trained so far, to generate, evaluate or read."""
         return Session(abi.handle("zo_job_session", self.handle), None)
 
     def __del__(self) -> None:

@@ -15,10 +15,10 @@ Candidate = tuple[Sequence[int], Sequence[int]]
 
 @dataclasses.dataclass(frozen=True)
 class Info:
-    """Numbers of a bundle and its state. ``steps`` counts those taken in total.
+    """Properties of a bundle and its state. ``steps`` is the total number of steps taken.
 
-    ``engine`` is the one in use. ``notice`` says if the bundle's own engine failed; else it is empty.
-    ``device_bytes`` is the size of a GPU's buffers so far, ``adapters`` are the names of the loaded ones.
+    ``engine`` is the engine in use. ``notice`` is empty unless the bundle's own engine failed.
+    ``device_bytes`` is the size of the GPU buffers, ``adapters`` the names of loaded adapters.
     """
 
     bundle_id: str
@@ -43,8 +43,8 @@ class Read:
 
     Attributes:
         examples: number of examples in the file. shortened: how many of them exceed the bundle's ``max_length``.
-        longest: tokens of the longest example, before it was shortened.
-        note: what to tell the user before training on them, in sentences; or empty.
+        longest: tokens of the longest example before truncation.
+        note: sentences to show the user before training, or empty.
     """
 
     examples: int
@@ -55,7 +55,7 @@ class Read:
 
 @dataclasses.dataclass(frozen=True)
 class SlotInfo:
-    """A state slot of the manifest. A uint8 slot that is trained has two integers of 4 bits an element."""
+    """A state tensor of the manifest. A trained uint8 tensor has two 4-bit integers per element."""
 
     name: str
     role: str
@@ -66,15 +66,15 @@ class SlotInfo:
 
     @property
     def passed(self) -> str:
-        """The dtype that its values pass in: float32 for floats, else its own."""
+        """dtype of the exchanged values: float32 for floats, else its own."""
         return "float32" if self.dtype == "float16" else self.dtype
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One step: ``losses[2i]`` and ``losses[2i+1]`` are those of +z_i and -z_i, ``loss`` their mean.
+    """Result of a step: ``losses[2i]``, ``losses[2i+1]`` at +z_i, -z_i; ``loss`` is their mean.
 
-    With forward differences ``losses[0]`` is that of no perturbation and ``losses[i+1]`` that of +z_i.
+    With forward differences, ``losses[0]`` is without perturbation, ``losses[i+1]`` at +z_i.
     A first-order method has one loss and no projected gradients.
     """
 
@@ -88,7 +88,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class StepProgress:
-    """The step just taken. Memory is 0 if it is not known; ``notice`` is what to tell the user once, or empty."""
+    """The step just taken. Memory is 0 if unknown; ``notice`` is a text to show once, or empty."""
 
     step: int
     total: int
@@ -119,9 +119,9 @@ class StepEvaluation:
     """An entry of ``evaluations`` in ``train --json``.
 
     Attributes:
-        step: steps that were taken before. accuracy: None if no example has choices. margin: None unless the loss
-            compares pairs.
-        best: whether its loss is the lowest of the run so far, step 0 excepted.
+        step: number of steps taken before. accuracy: None if no example has choices. margin: None
+            unless the loss compares pairs.
+        best: whether its loss is the lowest of the run so far, not counting step 0.
     """
 
     step: int
@@ -151,8 +151,8 @@ Stop = Literal["eos", "length", "caller", "string"]
 class Generation:
     """Generated tokens without the stop token, and the reason of the end.
 
-    ``text`` is their text up to a stop string; None if nothing asked for text. ``kept_tokens`` of the prompt were read
-    by an earlier call.
+    ``text`` is their text up to a stop string; None if not requested. ``kept_tokens`` is the number
+    of prompt tokens cached by an earlier call.
     """
 
     tokens: tuple[int, ...]
@@ -178,7 +178,7 @@ class Record:
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Memory of this process, as the kernel counts it; 0 if not known."""
+    """Memory of this process as counted by the kernel; 0 if unknown."""
 
     rss_bytes: int
     peak_rss_bytes: int

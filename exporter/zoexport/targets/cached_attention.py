@@ -1,4 +1,4 @@
-"""write_cached_attention: attention over a cache in torch's operators, where a target has no kernel for it.
+"""write_cached_attention: attention over a cache in torch's operators, if there is no kernel.
 
 Before, for T tokens of H heads over N groups and caches of R rows::
 

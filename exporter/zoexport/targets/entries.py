@@ -16,12 +16,12 @@ def program_entry(
     *,
     lengths: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
-    """How a session calls a program, of a whole model or of stages.
+    """Return the manifest entry of a program, of a whole model or of stages.
 
     Args:
-        program: as it was lowered. file: of the bundle, that holds it.
-        inputs: what the session supplies; None: all but the weights, which are inside.
-        lengths: the least and the most tokens of a row, where it takes rows of any length between.
+        program: the lowered program. file: the bundle's file that contains it.
+        inputs: inputs from the session; None: all but the weights, which the file contains.
+        lengths: minimum and maximum tokens per row, for a program with dynamic length.
     """
     supplied = program.arguments() if inputs is None else inputs
     values = [value.as_dict() for value in supplied]

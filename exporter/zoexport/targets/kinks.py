@@ -11,5 +11,5 @@ _KINKS = (aten.relu, aten.clamp, aten.le, aten.gt)
 
 
 def has_kink(program: Program) -> bool:
-    """Whether a program, or what it is the gradient of, has an operator whose slope jumps."""
+    """Return whether a program or its forward program has a non-differentiable operator."""
     return any(is_call(node, *_KINKS) for node in program.module.graph.nodes)

@@ -20,7 +20,7 @@ _UNFIT = (AttributeError, KeyError, NotImplementedError, RuntimeError, TypeError
 
 
 def packet_of(node: Node) -> Any:
-    """The operator that a node calls, whatever its overload."""
+    """Return the operator that a node calls, without its overload."""
     target: Any = node.target
     return getattr(target, "overloadpacket", target)
 
@@ -32,12 +32,12 @@ def apply_rule(
     value_of: Callable[[Node], Any],
     framework: str,
 ) -> Any:
-    """What a call of ``program`` gives.
+    """Return the result of the rule for a call of ``program``.
 
     Args:
-        program: for messages. node: the call.
-        rules: by operator. value_of: the value of a node that the call reads.
-        framework: whose rules they are.
+        program: used in messages. node: the call.
+        rules: by operator. value_of: returns the value of a node that the call reads.
+        framework: name of the framework that the rules are for.
 
     Raises:
         LoweringError: an operator without a rule, or with arguments that its rule does not take.

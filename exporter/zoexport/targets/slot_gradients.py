@@ -1,4 +1,4 @@
-"""Where a backward program multiplies gradients by a trained matrix that may be too small for fp16.
+"""Find products of gradients with a trained matrix that may be too small for fp16.
 
 LoRA's second matrix B (rank, out) is zero when training begins, and after the first step as large as the learning rate
 times a gradient: some 1e-7, and dy B^T is below fp16's least number (6e-8). Targets that compute in fp16 divide B by
@@ -31,8 +31,8 @@ class SmallProduct:
     """Products of gradients with a trained matrix.
 
     Attributes:
-        slot: the matrix's placeholder, B (rank, out). turned: B^T, which nothing but these products reads.
-        behind: the products that read ``dy B^T``, of which each is linear in it.
+        slot: the matrix's placeholder, B (rank, out). turned: B^T, which only these products read.
+        behind: the products that read ``dy B^T``, each linear in it.
     """
 
     slot: Node
@@ -41,7 +41,7 @@ class SmallProduct:
 
 
 def small_products(program: Program) -> list[SmallProduct]:
-    """Those of a program; none whose result is read by anything but products, where nothing would scale it back."""
+    """Return a program's small products; all readers must be products, which scale back."""
     found = []
     nodes = placeholders(program)
     for value in program.inputs:

@@ -1,4 +1,4 @@
-"""coreml: a saved Core ML package, read and run on any machine, so that what a phone will run can be compared."""
+"""Evaluator for saved Core ML packages on any machine, to compare results with a phone."""
 
 from __future__ import annotations
 

@@ -18,20 +18,20 @@ from zoexport.testing.values import BY_NAME
 if TYPE_CHECKING:
     from zoexport.session import Tensor  # not at run time: a session brings its library
 
-#: What a package takes for what a session holds, by the format of :class:`zoexport.session.Tensor`: Core ML has no
-#: integers of 64 bits, and 16 bits of a float are those of fp16, as it has no bfloat16.
+#: Types that a package accepts, by the format of :class:`zoexport.session.Tensor`: Core ML has
+#: neither int64 nor bfloat16, so 16-bit floats are fp16.
 _TAKEN = {"f": ("fp32", "fp16"), "H": ("fp16",), "q": ("int32",), "B": ("uint8",), "b": ("int8",)}
 
 
 class PackageEngine:
     """Runs a bundle's programs: ``bundle.session(engine=PackageEngine(bundle))``.
 
-    The file of a program is in a .mlpackage folder of the bundle, its method a function there, and its values are the
-    function's by ``zoexport.core.coreml_names``. A package is opened when a program of it first runs.
+    A program's file is in a .mlpackage folder of the bundle, its entry point is a function there,
+    with values named by ``zoexport.core.coreml_names``. Packages are opened on first use.
 
     Raises:
-        BundleError: when it runs, no such program, a damaged package, values that its function does not
-            have, or a number that an integer of 32 bits does not hold.
+        BundleError: on a call: no such program, a damaged package, unknown values, or an integer
+            that does not fit into 32 bits.
     """
 
     def __init__(self, bundle: Bundle) -> None:
@@ -50,7 +50,7 @@ class PackageEngine:
         types = {feature.name: feature.dtype for feature in package.inputs(function)}
         given = {}
         for name, tensor in _renamed(where, inputs, feature_name).items():
-            # What the function does not have, the package refuses by name.
+            # The package refuses inputs that the function does not have.
             given[name] = _array(f"{where}, input {name!r}", tensor, types.get(name, ""))
         wanted = _renamed(where, outputs, result_name)
         for name, values in package.run(function, given, wanted).items():
@@ -92,7 +92,7 @@ def _renamed(
 
 
 def _array(where: str, tensor: Tensor, declared: str) -> NDArray[Any]:
-    """A session's tensor as the function's type; as it is where that is of another kind, which the package refuses."""
+    """Convert a session's tensor to the declared type; unchanged if the package will refuse it."""
     array = np.asarray(tensor.data).reshape(tensor.shape)
     if declared not in _TAKEN.get(tensor.data.format, ()):
         return array

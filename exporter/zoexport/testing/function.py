@@ -23,7 +23,7 @@ _CONSTEXPR = "constexpr_"
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """An input or output of a function. A size is None where any is taken."""
+    """An input or output of a function. A size is None if any size is accepted."""
 
     name: str
     dtype: str
@@ -32,7 +32,7 @@ class Feature:
 
 @dataclasses.dataclass(frozen=True)
 class _Operation:
-    """An operation: an operand is a name, or a constant that is written where it is used."""
+    """An operation. An operand is a name, or an inline constant."""
 
     kind: str
     name: str
@@ -58,10 +58,10 @@ class Function:
     """A function, read from its protobuf message.
 
     Args:
-        package: named in errors.
-        name: the function's.
+        package: name of the package in errors.
+        name: name of the function.
         spec: the ``Function`` message.
-        weights: opens a weight file by the name that the package gives it.
+        weights: opens a weight file by its name in the package.
 
     Raises:
         BundleError: an operation without a rule, an unknown type, or constants that the weight file does not have.
@@ -118,7 +118,7 @@ class Function:
         return {name: _as_array(values[name]) for name in names}
 
     def _plan(self, wanted: frozenset[str]) -> list[_Step]:
-        """What ``wanted`` needs, in an order that makes each constant just before its first reader."""
+        """Return the steps for ``wanted``, with each constant just before its first reader."""
         if wanted not in self._plans:
             order = self._order(wanted)
             steps: list[_Step] = []
@@ -264,9 +264,9 @@ def _features(types: Mapping[str, TensorType]) -> tuple[Feature, ...]:
 
 
 def _as_declared(where: str, value: torch.Tensor, declared: TensorType) -> torch.Tensor:
-    """A result rounded to its declared type.
+    """Convert a result to its declared type.
 
-    A wider type of the same kind only is taken for the declared one: anything else is a rule that is not right.
+    Only a wider type of the same kind is accepted; anything else is a bug in a rule.
     """
     assert declared.element is not None
     wanted = declared.element.torch_dtype

@@ -1,4 +1,4 @@
-"""What each operation of an ML Program computes: those that move elements and compute nothing."""
+"""Rules for operations of an ML Program that only move elements."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _index_rules() -> Mapping[str, Rule]:
 
 
 def _band_part(given: Operands) -> torch.Tensor:
-    """``x`` with 0 beyond ``lower`` diagonals below and ``upper`` above the main one; negative: beyond none."""
+    """Zero ``x`` beyond ``lower`` diagonals below and ``upper`` above the main; negative: none."""
     x, lower, upper = given.tensor("x"), given.integer("lower"), given.integer("upper")
     rows, columns = x.shape[-2:]
     below = torch.arange(rows)[:, None] - torch.arange(columns)
@@ -96,7 +96,7 @@ def _squeeze(given: Operands) -> torch.Tensor:
 
 
 def _pad(given: Operands) -> torch.Tensor:
-    """Pads the last dimensions; ``pad`` has (before, after) of each of them, the first one first."""
+    """Pad the last dimensions; ``pad`` has (before, after) for each of them, in order."""
     x, sizes = given.tensor("x"), given.integers("pad")
     mode = given.text("mode")
     pairs = list(zip(sizes[::2], sizes[1::2], strict=True))
@@ -112,7 +112,7 @@ def _range_1d(given: Operands) -> torch.Tensor:
 
 
 def _reshape(given: Operands) -> torch.Tensor:
-    """A size of 0 stands for the same dimension of ``x``, -1 for what is left."""
+    """Reshape; a size of 0 copies the dimension of ``x``, -1 is inferred."""
     x, shape = given.tensor("x"), given.integers("shape")
     return x.reshape([x.shape[axis] if size == 0 else size for axis, size in enumerate(shape)])
 
@@ -129,10 +129,10 @@ def _split(given: Operands) -> tuple[torch.Tensor, ...]:
 
 
 def _slices(given: Operands) -> tuple[slice | int, ...]:
-    """The index that ``begin``, ``end``, ``stride`` and the three masks stand for, in NumPy's terms.
+    """Return the NumPy index for ``begin``, ``end``, ``stride`` and the three masks.
 
     As in NumPy, a negative begin or end counts from the end of its dimension; a set mask means from (up to) the
-    end of the dimension that the stride's sign says.
+    end of the dimension, by the sign of the stride.
     """
     begin, end = given.integers("begin"), given.integers("end")
     strides = given.optional_integers("stride") or [1] * len(begin)
@@ -168,7 +168,7 @@ def _slice_update(given: Operands) -> torch.Tensor:
 
 
 def _slice_by_size(given: Operands) -> torch.Tensor:
-    """A size of -1 reaches to the end of its dimension."""
+    """Slice; a size of -1 extends to the end of its dimension."""
     x = given.tensor("x")
     pairs = zip(given.integers("begin"), given.integers("size"), x.shape, strict=True)
     for axis, (begin, size, length) in enumerate(pairs):
@@ -177,14 +177,14 @@ def _slice_by_size(given: Operands) -> torch.Tensor:
 
 
 def _axis(given: Operands) -> int:
-    """The operand ``axis``, counted from the front."""
+    """Return the operand ``axis``, counted from the front."""
     return given.integer("axis") % given.tensor("x" if given.has("x") else "data").dim()
 
 
 def _by_batch(
     given: Operands, pick: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
-    """``pick(x, indices)`` for every index of the first ``batch_dims`` dimensions, which both have."""
+    """Apply ``pick(x, indices)`` for every index of the first ``batch_dims`` dimensions of both."""
     x, indices, batch = (
         given.tensor("x"),
         given.tensor("indices").long(),
@@ -198,13 +198,13 @@ def _by_batch(
 
 
 def _along_axis(given: Operands, name: str) -> tuple[int, torch.Tensor]:
-    """The axis, and the indices along it, of which PyTorch takes no negative ones."""
+    """Return the axis and the non-negative indices along it, as PyTorch requires."""
     axis, indices = _axis(given), given.tensor("indices").long()
     return axis, torch.where(indices < 0, indices + given.tensor(name).shape[axis], indices)
 
 
 def _scatter(given: Operands) -> torch.Tensor:
-    """``updates`` (data[:axis], indices, data[axis+1:]) into the slices of ``data`` that ``indices`` number."""
+    """Put ``updates`` (data[:axis], indices, data[axis+1:]) into slices ``indices`` of ``data``."""
     axis, indices = _axis(given), given.tensor("indices").long()
     among = range(axis, axis + indices.dim())
     updates = given.tensor("updates").movedim(tuple(among), tuple(range(indices.dim())))

@@ -1,4 +1,4 @@
-"""What an operation's rule is given."""
+"""Operands of an operation, the input of its rule."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import torch
 
 from zoexport.testing.values import Value
 
-#: Types that are computed with in a wider one: products and sums of fp16 are accumulated in fp32, and PyTorch has
-#: hardly any operation on uint16. A result is rounded to its declared type by the caller.
+#: Types that are computed in a wider type: fp16 is accumulated in fp32, and PyTorch has hardly any
+#: operation on uint16. A result is rounded to its declared type by the caller.
 _WIDER = {torch.float16: torch.float32, torch.uint16: torch.int32}
 
 
 class Operands:
     """The operands of one operation, by name.
 
-    Every method raises ValueError where the operand is missing or not of the asked kind; those with ``optional`` in
-    their name give None for a missing one.
+    Every method raises ValueError if the operand is missing or of another kind; methods with
+    ``optional`` in their name return None for a missing operand.
     """
 
     def __init__(self, values: Mapping[str, Sequence[Value]]) -> None:
@@ -26,7 +26,7 @@ class Operands:
         }
 
     def has(self, name: str) -> bool:
-        """Whether the operand is given."""
+        """Return whether the operand is given."""
         return name in self._values
 
     def tensors(self, name: str) -> list[torch.Tensor]:
@@ -61,7 +61,7 @@ class Operands:
         return int(self.tensor(name).item())
 
     def flag(self, name: str) -> bool:
-        """A boolean scalar; False where it is not given, which is every such operand's default."""
+        """A boolean scalar; False if not given, the default of every such operand."""
         return self.has(name) and bool(self.tensor(name).item())
 
     def integers(self, name: str) -> list[int]:
@@ -73,7 +73,7 @@ class Operands:
         return self.integers(name) if self.has(name) else None
 
 
-#: Computes the result of an operation, or its results where it has several.
+#: Function that computes the result of an operation, or several results.
 Rule = Callable[[Operands], "torch.Tensor | Sequence[torch.Tensor]"]
 
 

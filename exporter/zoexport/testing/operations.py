@@ -1,15 +1,15 @@
-"""What each operation of an ML Program (opset of iOS 18) computes.
+"""Rules for the operations of an ML Program (opset of iOS 18).
 
-A rule takes the operands, fp16 ones widened to fp32, and gives a tensor or several; the caller rounds the result to
-the type that the program declares, so that a value of fp16 is rounded once after each operation, and a sum of
-products is accumulated in fp32. A new operation is a new line, and a new case in its test.
+A rule takes the operands, with fp16 widened to fp32, and returns one or more tensors. The caller
+rounds the result to the declared type: fp16 is rounded once after each operation, and sums of
+products are accumulated in fp32. A new operation is a new line, and a new case in its test.
 
-coremltools folds constants by code of its own (``value_inference``), which is not used here. In coremltools 9.0:
+coremltools folds constants with its own code (``value_inference``), not used here. Version 9.0:
 
 * it rounds within an operation: a sum, a norm, a product or an activation of fp16 differs from one rounded once;
-* ``scatter_along_axis`` puts what it is to add, whatever ``mode`` says;
+* ``scatter_along_axis`` ignores ``mode`` and overwrites instead of adding;
 * ``concat`` ignores ``interleave``, and ``cumsum`` with ``exclusive`` raises TypeError;
-* there is none of ``gather_nd``, ``scatter``, ``scatter_nd`` and ``silu``.
+* ``gather_nd``, ``scatter``, ``scatter_nd`` and ``silu`` are missing.
 """
 
 from __future__ import annotations
@@ -125,12 +125,12 @@ def _products() -> Mapping[str, Rule]:
 
 
 def _cast(given: Operands) -> torch.Tensor:
-    """Towards zero from a float to an integer; to bool, whether it is not 0."""
+    """Cast; float to integer truncates towards zero, to bool tests for nonzero."""
     return given.tensor("x").to(BY_NAME[given.text("dtype")].torch_dtype)
 
 
 def _dequantized(given: Operands) -> torch.Tensor:
-    """``scale * (data - offset)``, each scale and offset for the block of ``data`` that it divides evenly."""
+    """Return ``scale * (data - offset)``, with a scale and an offset per block of ``data``."""
     data, scale = given.tensor("data"), given.tensor("scale")
     blocks: list[int] = []
     for size, count in zip(data.shape, scale.shape, strict=True):
@@ -145,7 +145,7 @@ def _dequantized(given: Operands) -> torch.Tensor:
 
 
 def _real_div(given: Operands) -> torch.Tensor:
-    """The quotient; of two integers, which the program declares an integer too, cut towards zero."""
+    """Divide; the quotient of two integers is truncated towards zero."""
     x, y = given.tensor("x"), given.tensor("y")
     integers = not x.is_floating_point() and not y.is_floating_point()
     return torch.div(x, y, rounding_mode="trunc") if integers else torch.div(x, y)
@@ -160,7 +160,7 @@ def _reduction(compute: Callable[[torch.Tensor, list[int], bool], torch.Tensor])
 
 
 def _cumsum(given: Operands) -> torch.Tensor:
-    """``exclusive``: the sum before each element; ``reverse``: from the end of the axis."""
+    """Cumulative sum; ``exclusive``: without the element itself; ``reverse``: from the end."""
     x, axis = given.tensor("x"), given.integer("axis")
     turned = x.flip(axis) if given.flag("reverse") else x
     total = turned.cumsum(axis, dtype=x.dtype)
@@ -198,5 +198,5 @@ def _attention(given: Operands) -> torch.Tensor:
     return scores.softmax(-1) @ given.tensor("value")
 
 
-#: By operation. ``const`` is none of them: a constant is read, not computed.
+#: Rules by operation, without ``const``: a constant is read, not computed.
 RULES: Mapping[str, Rule] = {**_elementwise(), **_over_axes(), **_products(), **moves.RULES}

@@ -1,7 +1,7 @@
 """A saved Core ML package, run operation by operation: the arithmetic that it declares, without Core ML.
 
-What is read is the file: its protobuf messages and its weights. coremltools' own reader of ML Programs
-(``milproto.load``) builds every function with all of its constants unpacked, a shared one once for each of them.
+It reads the protobuf messages and the weights directly. coremltools' reader (``milproto.load``)
+unpacks all constants of every function, and shared constants once per function.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _MODEL_PATH = "@model_path/"
 class Package:
     """A .mlpackage folder with an ML Program of one or more functions.
 
-    Functions are read when they are first named. Constants stay in the mapped weight file until an operation reads
-    them, and are dropped after the last one that does, as all values are.
+    Functions are read on first use. Constants stay in the mapped weight file until an operation
+    reads them, and are freed after their last use, like all values.
 
     Raises:
-        BundleError: no package, or a damaged one.
+        BundleError: the package is missing or damaged.
         ConfigError: coremltools is not installed.
     """
 
@@ -62,7 +62,7 @@ class Package:
         return self.open(function).run(inputs, outputs)
 
     def open(self, function: str) -> Function:
-        """The function of that name, read and checked.
+        """Read and check the function of this name.
 
         Raises:
             BundleError: no such function, an operation without a rule, or a damaged package.
@@ -99,7 +99,7 @@ def _load(folder: Path) -> Any:
         ) from error
     if not (folder / "Manifest.json").is_file():
         raise _damaged(folder, "no Manifest.json" if folder.is_dir() else "no such folder")
-    # What it raises of a damaged package has no common class: its C++ library's exceptions, protobuf's, OSError.
+    # Errors for damaged packages have no common class: C++ exceptions, protobuf's, OSError.
     try:
         spec = coremltools.utils.load_spec(str(folder))
     except Exception as error:

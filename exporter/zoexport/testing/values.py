@@ -1,4 +1,4 @@
-"""What a package declares and stores: element types, tensor types, and constants read when they are needed."""
+"""Element types, tensor types and lazily read constants of a package."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import torch
 from zoexport.core.errors import BundleError
 from zoexport.testing.weights import Element, WeightFile
 
-#: What a name holds while a function runs. Strings are settings of operations.
+#: Value of a name while a function runs. Strings are settings of operations.
 Value = torch.Tensor | str
 
 _STRING = "STRING"
-#: By their name in the protobuf schema of ML Programs (``DataType`` in MIL.proto).
+#: Element types by name in the protobuf schema of ML Programs (``DataType`` in MIL.proto).
 ELEMENTS: Mapping[str, Element] = {
     "FLOAT16": Element("fp16", torch.float16, np.dtype(np.float16), blob=1),
     "FLOAT32": Element("fp32", torch.float32, np.dtype(np.float32), blob=2),
@@ -35,7 +35,7 @@ BY_NAME = {element.name: element for element in ELEMENTS.values()}
 
 @dataclasses.dataclass(frozen=True)
 class TensorType:
-    """A declared type. ``element`` is None of a string; a dimension is None where any size is taken."""
+    """A declared type. ``element`` is None for a string; a dimension is None if any size fits."""
 
     element: Element | None
     shape: tuple[int | None, ...]
@@ -45,7 +45,7 @@ class TensorType:
         return f"{self.element.name if self.element else 'string'} ({sizes})"
 
     def takes(self, shape: tuple[int, ...]) -> bool:
-        """Whether a tensor of ``shape`` is of this type."""
+        """Return whether a tensor of ``shape`` is of this type."""
         return len(shape) == len(self.shape) and all(
             size in (None, found) for size, found in zip(self.shape, shape, strict=True)
         )
@@ -53,17 +53,17 @@ class TensorType:
 
 @dataclasses.dataclass(frozen=True)
 class Constant:
-    """A constant. ``read`` gives its value, from the file where it is stored there."""
+    """A constant. ``read`` returns its value, from the weight file if it is stored there."""
 
     type: TensorType
     read: Callable[[], Value]
 
 
 def tensor_type(where: str, spec: Any) -> TensorType:
-    """The type that a ``ValueType`` message declares.
+    """Return the type that a ``ValueType`` message declares.
 
     Raises:
-        BundleError: no tensor, or one of elements that no operation here takes.
+        BundleError: not a tensor, or its element type is not supported.
     """
     from coremltools.proto import MIL_pb2
 
@@ -82,15 +82,15 @@ def tensor_type(where: str, spec: Any) -> TensorType:
 
 
 def constant(where: str, spec: Any, weights: Callable[[str], WeightFile]) -> Constant:
-    """The constant that a ``Value`` message holds; what it says of a weight file is compared with the file.
+    """Return the constant of a ``Value`` message; a reference to a weight file is checked.
 
     Args:
-        where: named in errors.
+        where: location for errors.
         spec: the message.
-        weights: opens a weight file by the name that the package gives it.
+        weights: opens a weight file by its name in the package.
 
     Raises:
-        BundleError: a type that is not known, or no such content in the weight file.
+        BundleError: unknown type, or the weight file does not have the content.
     """
     declared = tensor_type(where, spec.type)
     if spec.WhichOneof("value") == "blobFileValue":

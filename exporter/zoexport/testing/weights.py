@@ -1,4 +1,4 @@
-"""A weight file of a package: constants at offsets, each behind a header of its own.
+"""A weight file of a package: constants at offsets, each after its own header.
 
 The layout is that of MIL blob storage, version 2: 64 bytes with the number of constants and the version, then for
 every constant 64 bytes (mark, element type, bytes, offset of the content) and its content, all at multiples of 64.
@@ -25,7 +25,7 @@ _HEADER = struct.Struct("<IIQQ")
 
 @dataclasses.dataclass(frozen=True)
 class Element:
-    """An element type: its name in operations, what holds it here, and its number in weight files."""
+    """An element type: its name in operations, its dtypes here, and its number in weight files."""
 
     name: str
     torch_dtype: torch.dtype
@@ -34,11 +34,11 @@ class Element:
     bits: int = 0
 
     def stored_bytes(self, count: int) -> int:
-        """The bytes that ``count`` elements take in a file."""
+        """Return the number of bytes of ``count`` elements in a file."""
         return (count * self.bits + 7) // 8 if self.bits else count * self.numpy_dtype.itemsize
 
     def decoded(self, content: bytes | NDArray[np.uint8], count: int) -> torch.Tensor:
-        """``count`` elements (count,) from their stored bytes: two 4-bit ones in a byte, the low half first."""
+        """Decode elements (count,) from stored bytes; two 4-bit elements a byte, low half first."""
         raw = np.frombuffer(content, np.uint8)
         if not self.bits:
             return torch.from_numpy(raw.view(self.numpy_dtype).copy())
@@ -68,7 +68,7 @@ class WeightFile:
             raise self._damaged(f"storage version {version}", f"version {_VERSION}")
 
     def check(self, offset: int, element: Element, count: int) -> int:
-        """Compare the header at ``offset`` with what a program declares; returns where the content begins.
+        """Check the header at ``offset`` against the declaration; return the offset of the content.
 
         Raises:
             BundleError: another type or size, or content beyond the end of the file.
@@ -87,7 +87,7 @@ class WeightFile:
         return int(begin)
 
     def read(self, offset: int, element: Element, count: int) -> torch.Tensor:
-        """The constant (count,) whose header is at ``offset``."""
+        """Read the constant (count,) whose header is at ``offset``."""
         begin = self.check(offset, element, count)
         return element.decoded(self._bytes[begin : begin + element.stored_bytes(count)], count)
 

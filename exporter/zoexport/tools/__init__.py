@@ -1,1 +1,1 @@
-"""Tools around compiling and training: each module is one, and loads what it needs where it needs it."""
+"""Tools around compiling and training, one per module; heavy libraries are imported lazily."""

@@ -18,7 +18,7 @@ DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)
 MOST = len(LIGHT) * len(DASHES)
 """Curves that look different."""
 
-# matplotlib writes these colours; the page's style says what they are, by day and by night.
+# matplotlib writes these colours; the page's style defines their light and dark values.
 _INK, _GRID = "#010203", "#010204"
 _STANDS_FOR = {
     _INK: "var(--ink)",
@@ -42,7 +42,7 @@ class Curve:
 
 
 def chart(name: str, curves: Sequence[Curve], *, y: str, alt: str) -> str:
-    """The SVG element of a chart over steps.
+    """Return the SVG element of a chart over steps.
 
     Args:
         name: unique in the page; ids begin with it.
@@ -112,7 +112,7 @@ def _inlined(content: bytes, name: str, alt: str) -> str:
                 value = f"#{name}-{value[1:]}"
             value = re.sub(r"url\(#", f"url(#{name}-", value)
             if key == "style":
-                # The page says which font.
+                # The font comes from the page.
                 value = re.sub(r"font:\s*([\d.]+px)[^;]*", r"font-size: \1", value)
                 for colour, stands_for in _STANDS_FOR.items():
                     value = value.replace(colour, stands_for)

@@ -1,4 +1,4 @@
-"""What ``zoexport compile`` itself takes: anonymous memory of its process at the most, in bytes by part.
+"""Peak anonymous memory of ``zoexport compile``, in bytes by part.
 
 The constants were measured: RssAnon of compiles, looked at every 5 ms, phase by phase (Linux on x86-64, Python 3.11,
 torch 2.13, one thread), of Llama-shaped models of 0.1, 39, 107 and 219 million random weights in 2 and 8 layers; the
@@ -45,16 +45,16 @@ def compiling(
     any_length: bool,
     tokenizer: int,
 ) -> dict[str, int] | None:
-    """The parts of what a compile takes when it takes the most.
+    """Return the peak memory of a compilation in bytes, by part.
 
     Args:
-        lowering: what the target's compiler takes.
-        graph: after the method's passes, for its longest rows alone. captured: before them.
-        weights: the setting.
-        any_length: whether there are programs for shorter rows too. tokenizer: bytes of its files.
+        lowering: memory of the target's compiler.
+        graph: graph after the method's passes, for the longest rows. captured: graph before them.
+        weights: the setting ``weights``.
+        any_length: whether shorter rows have programs. tokenizer: bytes of the tokenizer's files.
 
     Returns:
-        None for a target of which nothing was measured.
+        None for a target without measurements.
     """
     if lowering is None:
         return None

@@ -1,4 +1,4 @@
-"""What ``inspect``, ``methods`` and ``targets`` say."""
+"""Content of ``inspect``, ``methods`` and ``targets``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zoexport.session import Bundle
 
 
 def describe_bundle(bundle: Bundle) -> dict[str, Any]:
-    """A bundle's manifest in short, after its files were compared with it.
+    """Summarize a bundle's manifest, after its files were compared with it.
 
     Raises:
         BundleError: a file is altered.
@@ -56,14 +56,14 @@ def describe_bundle(bundle: Bundle) -> dict[str, Any]:
 
 
 def describe_state(state: Path, bundle: Bundle | None = None) -> dict[str, Any]:
-    """What a training state says of its run: its steps, its settings and data, and what of them was changed when.
+    """Describe a run from its training state: steps, settings, data, and when they were changed.
 
     Args:
-        state: the state's folder.
-        bundle: whose it must be, where one is given.
+        state: folder of the training state.
+        bundle: if given, the bundle that the state must belong to.
 
     Raises:
-        StateError: there is none, it is of another bundle, or it is damaged beyond its log.
+        StateError: the state is missing, of another bundle, or damaged beyond its log.
     """
     from zoexport.session import describe_state as describe
 
@@ -79,7 +79,7 @@ def describe_state(state: Path, bundle: Bundle | None = None) -> dict[str, Any]:
 
 
 def describe_federation(folder: Path) -> dict[str, Any]:
-    """What a federation has agreed on, and how far it is.
+    """Describe the settings and the progress of a federation.
 
     Raises:
         StateError: its folder is damaged.
@@ -102,7 +102,7 @@ def describe_federation(folder: Path) -> dict[str, Any]:
 
 
 def describe_mask(path: Path) -> dict[str, Any]:
-    """Where a mask comes from, and how many weights of each matrix it chooses.
+    """Describe the provenance of a mask and the number of selected weights per matrix.
 
     Raises:
         ConfigError: the file is no mask.
@@ -150,7 +150,7 @@ def _values(values: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def list_methods() -> list[dict[str, Any]]:
-    """Every method: name, summary and settings."""
+    """Return every method: name, summary and settings."""
     from zoexport.core.config import default_of, fields
     from zoexport.methods import methods
 
@@ -172,7 +172,7 @@ def list_methods() -> list[dict[str, Any]]:
 
 
 def list_recipes() -> list[dict[str, Any]]:
-    """The recipes that have names: for what each is, how it is used, and what it sets."""
+    """Return the recipes that have names: for what each is, how it is used, and what it sets."""
     found = []
     for name, path in known().items():
         recipe, (summary, command) = read_recipe(path), comment(path)
@@ -182,7 +182,7 @@ def list_recipes() -> list[dict[str, Any]]:
 
 
 def list_targets() -> list[dict[str, Any]]:
-    """Every target: name, summary, engine, and what is missing here to compile for it."""
+    """Return every target: name, summary, engine, and what is missing here to compile for it."""
     from zoexport.targets import targets
 
     found = []

@@ -98,11 +98,11 @@ def examine() -> dict[str, Any]:
 
 
 def _command(checks: list[Check]) -> str | None:
-    """The one command that gets what training needs; where all of that is there, what else there is to install."""
+    """Return the command that installs what training needs, or else the optional packages."""
     if any(check.fix in (FIX, _AGAIN) for check in checks):
         if checkout():
             return "make setup"
-        # Of the file: no registry has the package.
+        # The wheel file, as no registry has the package.
         wheel = f"zoexport-{__version__}-*.whl"
         return f"{shlex.quote(sys.executable)} -m pip install --force-reinstall {wheel}"
     fixes = " ".join(check.fix for check in checks if check.status != "ok")

@@ -27,11 +27,11 @@ _PIECE = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Process:
-    """A process that runs steps, beside what the bundle decides.
+    """Memory of a training process that does not depend on the bundle.
 
     Attributes:
-        anonymous: bytes of itself, with the session's tables and the loaded programs; measured.
-        code: resident bytes of programs and libraries; measured.
+        anonymous: measured bytes of the process, including session tables and loaded programs.
+        code: measured resident bytes of programs and libraries.
     """
 
     anonymous: int
@@ -58,15 +58,15 @@ _PAGES = 16384
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """What training takes, in bytes by part; ``process`` aside.
+    """Cost of training, in bytes by part, without ``process``.
 
     Attributes:
-        anonymous: of the session. mapped: of files that it maps.
-        bundle, state: on the disk. scratch: on the disk while a step runs.
-        flops, moved: of a step: operations, and bytes of weights and activations.
-        runs: the stages that one call of a step runs, in order. calls: of a step.
-        stage_weights: names and bytes of the frozen weights that each stage reads from end to end.
-        all_kept: what ``activation_cache_mb`` has to hold for all layers to save their results.
+        anonymous: memory of the session. mapped: memory of its mapped files.
+        bundle, state: disk space. scratch: disk space while a step runs.
+        flops, moved: operations per step, and bytes of weights and activations per step.
+        runs: stages in one call of a step, in order. calls: calls per step.
+        stage_weights: names and bytes of the frozen weights that each stage reads completely.
+        all_kept: bytes that ``activation_cache_mb`` needs for all layers to save activations.
     """
 
     anonymous: dict[str, int]
@@ -281,7 +281,7 @@ class _Parts:
         return stage
 
     def _base(self) -> int:
-        """The first stage that goes backward from an activation."""
+        """Return the first stage that goes backward from an activation."""
         return max(next(n for n, s in enumerate(self.stages) if self._stage_slots(s.bind)), 1)
 
     def _frozen(self) -> int:
@@ -307,7 +307,7 @@ class _Parts:
     def _activations(self) -> int:
         region = self._region()
         if self.step is not None:
-            # What frozen layers give stays while all probes go on from it.
+            # The output of the frozen layers is kept while all probes start from it.
             kept = 1 if self.frozen else 0
             if len(self.step.levels) > 1:
                 return (_REGIONS_BETWEEN + len(self.step.levels) + kept) * region
@@ -343,14 +343,14 @@ class _Parts:
         return 1 if self.split is None else -(-self._entries() // self.split.label_rows)
 
     def _heads(self) -> set[str]:
-        """The programs of a split graph's output head."""
+        """Return the programs of a split graph's output head."""
         if self.split is None:
             return set()
         stage = self.stages[-1]
         return {self._program(family) for family in (stage.forward, stage.backward) if family}
 
     def _names(self, order: list[tuple[int, str]]) -> Iterator[str]:
-        """Of the programs that run, in order."""
+        """Yield the names of the programs that run, in order."""
         return (self._program(getattr(self.stages[stage], kind)) for stage, kind in order)
 
     def _order(self, first_order: bool) -> Iterator[tuple[int, str]]:
@@ -372,7 +372,7 @@ class _Parts:
         every, kept = self._groups()
         trained = [stage for stage in range(saving) if self.stages[stage].backward is not None]
         for number in reversed(range(len(trained))):
-            # What the forward pass left of the last group is there; of others it is computed again, but for its end.
+            # The last group's activations are kept; other groups are recomputed except their end.
             first = number // every * every
             if number // every < kept - 1 and number == min(first + every, len(trained)) - 1:
                 yield from forward[trained[first] : trained[number]]
@@ -411,7 +411,7 @@ def _in_pages(size: int) -> int:
 
 
 def _moments(settings: dict[str, Any]) -> int:
-    """What an optimizer keeps of every value beside it."""
+    """Return the number of optimizer state values per trained value."""
     return 2 if settings["optimizer"] == "adamw" else 1
 
 

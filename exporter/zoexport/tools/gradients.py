@@ -30,7 +30,7 @@ Share = Callable[[float], None]
 def squared_gradients(
     model: Any, linears: Linears, sequences: Sequence[Candidate], folder: Path, progress: Share
 ) -> Iterator[MappedTensors]:
-    """The diagonal of the empirical Fisher matrix (SensZOQ, section 2.2), for linear weights.
+    """Yield the diagonal of the empirical Fisher matrix (SensZOQ, section 2.2), for linear weights.
 
         (1/n) sum_i (grad_W f(W; x_i))^2,  f the mean cross-entropy of sequence i's labels
 
@@ -126,7 +126,7 @@ def hessian_gradients(
 
 
 def sequence_loss(model: Any, sequence: Candidate) -> torch.Tensor:
-    """The mean cross-entropy over a sequence's labels, a scalar.
+    """Return the mean cross-entropy over a sequence's labels, a scalar.
 
     Raises:
         ModelError: it is not finite.
@@ -196,7 +196,7 @@ class _Layer:
 
     @contextlib.contextmanager
     def weight(self) -> Iterator[torch.Tensor]:
-        """W (outputs, inputs); loaded for a moment where accelerate has put it elsewhere."""
+        """Yield W (outputs, inputs), loaded temporarily if accelerate has offloaded it."""
         hook: Any = getattr(self._module, "_hf_hook", None)
         # In the forward pass accelerate itself has loaded it.
         if hook is None or not self._module.weight.is_meta:
@@ -210,7 +210,7 @@ class _Layer:
 
 
 class _Linear(torch.autograd.Function):
-    """y = x W^T + b. The anchor, which requires a gradient and gets none, makes y do so whatever x is."""
+    """y = x W^T + b. The anchor requires a gradient and gets none; thus y always requires one."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, anchor: torch.Tensor, layer: _Layer) -> torch.Tensor:

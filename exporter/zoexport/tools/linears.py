@@ -16,7 +16,7 @@ Linears = Mapping[str, "Sequence[nn.Linear]"]
 
 
 def linear_weights(model: nn.Module) -> Linears:
-    """Every linear weight but the output head's.
+    """Return every linear weight but the output head's.
 
     To be called before a device map is applied: that gives layers new parameters again and again.
 

@@ -20,8 +20,8 @@ _BLOCK = 1 << 20
 class MappedTensors(Mapping[str, "torch.Tensor"]):
     """Matrices (rows, columns) of one file.
 
-    Each access maps one matrix anew: writing to it writes to the file, and its pages leave this process's memory with
-    the tensor.
+    Each access maps a matrix again. Writing to it writes to the file; its pages leave this
+    process's memory with the tensor.
 
     Args:
         file: open for reading and writing, of :func:`mapped_zeros`.
@@ -49,7 +49,7 @@ class MappedTensors(Mapping[str, "torch.Tensor"]):
 
 @contextlib.contextmanager
 def mapped_zeros(shapes: Mapping[str, tuple[int, int]], folder: Path) -> Iterator[MappedTensors]:
-    """Matrices of zeros in a file without a name, which is gone with this process, however that ends.
+    """Yield matrices of zeros in an unnamed file, which disappears with this process.
 
     Args:
         shapes: rows and columns, both at least 1, by name.
@@ -74,7 +74,7 @@ def mapped_zeros(shapes: Mapping[str, tuple[int, int]], folder: Path) -> Iterato
 
 @contextlib.contextmanager
 def scratch_folder(beside: Path) -> Iterator[Path]:
-    """A folder in another one, gone when the block is left.
+    """Yield a temporary folder inside another one; delete it when the block ends.
 
     Raises:
         ConfigError: it cannot be made.
@@ -88,7 +88,7 @@ def scratch_folder(beside: Path) -> Iterator[Path]:
 
 
 def no_room(folder: Path, error: Exception) -> ConfigError:
-    """What to say where scratch files cannot be written."""
+    """Return the error for scratch files that cannot be written."""
     return ConfigError(
         f"scratch files in {folder}",
         found=getattr(error, "strerror", None) or first_line(error),
@@ -98,7 +98,7 @@ def no_room(folder: Path, error: Exception) -> ConfigError:
 
 
 def _layout(shapes: Mapping[str, tuple[int, int]]) -> tuple[dict[str, int], int]:
-    """Where each matrix begins, and where the last one ends; only whole pages can be mapped."""
+    """Return the offset of each matrix and the end of the last; only whole pages can be mapped."""
     offsets, end = {}, 0
     for name, (rows, columns) in shapes.items():
         offsets[name] = -(-end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY

@@ -22,7 +22,7 @@ READ_TEXT = ("sensitive", "grasp")
 
 @dataclasses.dataclass(frozen=True)
 class MaskConfig:
-    """How many weights are chosen, by what, and on how much text."""
+    """Settings of a mask: number of weights, selection method and amount of text."""
 
     density: float = setting(0.001, help="chosen share of the linear weights, at most 1", above=0)
     scope: str = setting(
@@ -37,12 +37,12 @@ class MaskConfig:
 
     @property
     def reads_text(self) -> bool:
-        """Whether gradients of a text decide."""
+        """True if the selection uses gradients on a text."""
         return self.kind in READ_TEXT
 
 
 def parse_config(values: Mapping[str, Any]) -> MaskConfig:
-    """The settings of ``--set``.
+    """Return the settings of ``--set``.
 
     Raises:
         ConfigError: unknown settings and impossible values; also a density above 1.
@@ -107,16 +107,16 @@ Counts = Sequence[tuple[Sequence[str], int]]
 
 
 def counts(shapes: Shapes, density: float, scope: str) -> Counts:
-    """How many places are chosen of what.
+    """Return the number of elements to select in each group of weights.
 
     Args:
         shapes: (rows, columns) by weight.
-        density: chosen share.
-        scope: ``model``: k = max(1, round(density * all)) of all weights together; ``layer``: round(density * rows *
-            columns) of each.
+        density: share to select.
+        scope: ``model``: k = max(1, round(density * all)) of all weights together; ``layer``:
+            round(density * rows * columns) of each.
 
     Raises:
-        ConfigError: with ``layer``, a weight of which none would be chosen.
+        ConfigError: with ``layer``, no element of a weight would be selected.
     """
     sizes = {name: rows * columns for name, (rows, columns) in shapes.items()}
     if scope == "model":
@@ -134,7 +134,7 @@ def counts(shapes: Shapes, density: float, scope: str) -> Counts:
 
 
 def choose(shapes: Shapes, score: Score, counts: Counts) -> dict[str, torch.Tensor]:
-    """The places of each group's highest scores, the earlier one where two are equal.
+    """Return the places of each group's highest scores; the earlier place for equal scores.
 
     Args:
         shapes: (rows, columns) by weight, in the order of their places.
@@ -154,7 +154,7 @@ def choose(shapes: Shapes, score: Score, counts: Counts) -> dict[str, torch.Tens
 
 
 def top(shapes: Shapes, score: Score, count: int) -> dict[str, torch.Tensor]:
-    """The ``count`` highest scores, at least 1 and at most all, by radix selection.
+    """Return the ``count`` highest scores, at least 1 and at most all, by radix selection.
 
     Two histograms, of the upper and of the lower 16 bits of the scores as ordered integers, give the lowest score that
     is chosen; then the places at and above it are listed. Memory is that of a piece of rows and of the answer.
@@ -187,7 +187,7 @@ def top(shapes: Shapes, score: Score, count: int) -> dict[str, torch.Tensor]:
 
 
 def _bin_of(histogram: torch.Tensor, count: int) -> tuple[int, int]:
-    """The bin of the ``count``-th highest, and how many are in higher bins."""
+    """Return the bin of the ``count``-th highest, and how many are in higher bins."""
     from_top = histogram.flip(0).cumsum(0)
     place = int((from_top < count).sum())
     return _BINS - 1 - place, int(from_top[place - 1]) if place else 0

@@ -27,7 +27,7 @@ class Text:
 
     Attributes:
         name: of the file, or :data:`CORPUS`. sha256: of the file.
-        loss: ``all tokens`` where every token but the first is predicted in every sequence, else ``label tokens``.
+        loss: ``all tokens`` if all tokens but each first are labels, else ``label tokens``.
         sequences: in the file's order.
     """
 
@@ -100,12 +100,12 @@ def _examples(file: Path, loaded: LoadedModel, config: MaskConfig) -> list[Candi
 
 
 def cut_text(path: Path, loaded: LoadedModel, max_length: int) -> list[Candidate]:
-    """Pieces of ``max_length`` tokens, all of which are predicted but the first; what is left over is not used.
+    """Cut a text into chunks of ``max_length`` tokens, labels for all but the first; drop the rest.
 
     Args:
         path: a UTF-8 file (a byte order mark is allowed), which is read as a whole.
         loaded: whose tokenizer is used.
-        max_length: of a piece, at least 2. A shorter text is one piece.
+        max_length: tokens per chunk, at least 2. A shorter text is one chunk.
 
     Raises:
         DataError: the file is unreadable or is not UTF-8, or has fewer than two tokens.

@@ -1,4 +1,4 @@
-"""Models larger than memory: accelerate's device map, with weights that are read where a layer runs."""
+"""Models larger than memory: accelerate's device map, with weights read when a layer runs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ DEVICE_MAPS = ("auto", "cpu", "disk")
 
 
 def offload(loaded: LoadedModel, device_map: str | Mapping[str, str | int], folder: Path) -> None:
-    """Put a model's layers where a device map says; each is brought to the device that computes when it runs.
+    """Distribute a model's layers by a device map; a layer runs on the compute device.
 
-    That device is the first GPU, or the CPU where there is none.
+    The compute device is the first GPU, or the CPU if no GPU is available.
 
     Args:
         loaded: with ``lazy`` nothing of it is read but what stays in memory; else it is in memory until this returns.
@@ -60,7 +60,7 @@ def offload(loaded: LoadedModel, device_map: str | Mapping[str, str | int], fold
 
 
 def _written(weights: WeightReader, folder: Path) -> WeightReader:
-    """The same weights, each in a file of its own."""
+    """Write each weight into a file of its own and return their reader."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 

@@ -48,7 +48,7 @@ def plan_training(
     disk_mb_s: float | None = None,
     progress: Progress,
 ) -> dict[str, Any]:
-    """What compiling and training a model will take; its weights are neither read nor downloaded.
+    """Estimate the cost of compiling and training a model without its weights.
 
     Args:
         model: as for ``compile``; a directory needs no more than config.json.
@@ -133,7 +133,7 @@ def _that_fit(
     budget_mb: float,
     process: str,
 ) -> list[dict[str, Any]]:
-    """The candidates that fit, preferred ones first; of each method the largest alone."""
+    """Return the candidates that fit, preferred ones first; of each method the largest alone."""
     fitting: list[dict[str, Any]] = []
     for candidate in options(planned, given):
         name = candidate.plan.method.name
@@ -176,11 +176,11 @@ class _Planner:
         self._footprints: dict[str, Any] = {}
 
     def graph(self, planned: Plan) -> TrainingGraph:
-        """After the passes of a method and its settings, with rows no longer than the captured ones."""
+        """Return the graph after the method's passes, its rows at most as long as captured."""
         return graphs.sized_graph(planned, self._model, self._captured, self._progress)
 
     def estimate(self, planned: Plan, graph: TrainingGraph) -> Estimate:
-        """What training it takes."""
+        """Estimate the cost of training."""
         # Methods without gradients run the same programs over layers.
         programs = [(p.name, p.inputs, p.outputs) for p in graph.programs.values()]
         key = repr((planned.target.name, planned.config.compute, programs))
@@ -197,7 +197,7 @@ class _Planner:
         )
 
     def compiling(self, planned: Plan, graph: TrainingGraph) -> dict[str, int] | None:
-        """What compiling it takes; None where that is not known."""
+        """Return the peak memory of compiling in bytes, by part; None if unknown."""
         return compiling(
             planned.target.lowering_memory,
             graph,
@@ -222,7 +222,7 @@ def _figures(found: Estimate, process: str) -> dict[str, Any]:
 def _disk(
     found: Estimate, process: str, ram_mb: float, disk_mb_s: float | None
 ) -> dict[str, float | None]:
-    """What a step reads of its weights from the disk, and the least time that takes."""
+    """Return the MB of weights that a step reads from the disk, and the minimum time for it."""
     read = found.from_disk(int(ram_mb * _MEGABYTE), PROCESSES[process])
     seconds = None if disk_mb_s is None else round(read / _MEGABYTE / disk_mb_s, 3)
     return {
@@ -235,7 +235,7 @@ def _disk(
 def _kept(
     planner: _Planner, planned: Plan, process: str, ram_mb: float
 ) -> dict[str, dict[str, int]]:
-    """What ``activation_cache_mb`` a run can have in so much memory beside its weights, if it has the setting."""
+    """Return the ``activation_cache_mb`` that fits into ``ram_mb``, if the setting exists."""
     if Feature.SAVED_PRODUCTS not in planned.target.has or "activation_cache_mb" not in as_dict(
         planned.config
     ):
@@ -286,16 +286,16 @@ def _megabytes(size: int) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """A candidate. ``changes``: the settings that are to be given for it, beside those given already."""
+    """Candidate plan. ``changes``: settings to add to the given ones."""
 
     plan: Plan
     changes: dict[str, Any]
 
 
 def options(planned: Plan, given: Mapping[str, Any]) -> Iterator[Option]:
-    """Candidates in the order of preference: first order before zeroth, then as much of what was asked for as can be.
+    """Yield candidates by preference: first order before zeroth, then closeness to the request.
 
-    Of methods that can run layer by layer this way alone, as it takes the least memory.
+    Methods with a choice of granularity use ``layer``, which needs the least memory.
 
     Args:
         planned: what was asked for. given: its settings that the user gave, by key.
@@ -326,7 +326,7 @@ def _keys() -> list[set[str]]:
 
 
 def _by_preference(planned: Plan) -> list[str]:
-    """First order first, then what was asked for, then what reads the weights once for all copies."""
+    """Sort methods: first-order, the requested one, those that read weights once for all copies."""
 
     def rank(name: str) -> tuple[bool, bool, str]:
         config: Any = methods.get(name).config
@@ -363,7 +363,7 @@ def advice(
 def _of_first_order(
     first_order: bool, fits: bool | None, options: Sequence[Mapping[str, Any]]
 ) -> str:
-    """Whether first order can be had, and what it is worth."""
+    """Return advice on whether first order fits and what it gains."""
     if fits is None:
         return (
             "First order: the fewest steps; --budget-mb N says whether it fits."

@@ -27,13 +27,13 @@ _HEADER = 64
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run.
+    """Data of a run.
 
     Attributes:
-        state: its folder. found: what it says of itself (docs/session.md).
-        losses: of each step.
-        seconds, anonymous_mb: by step, of those of which a report beside the state has them.
-        bytes: of the state's files.
+        state: run directory. found: description of the state (docs/session.md).
+        losses: loss of each step.
+        seconds, anonymous_mb: values by step, for the steps in the report next to the state.
+        bytes: size of the state's files.
     """
 
     state: Path
@@ -45,7 +45,7 @@ class Run:
 
     @property
     def evaluations(self) -> list[dict[str, Any]]:
-        """Of held-out examples, by steps."""
+        """Evaluations on the validation set, by steps."""
         validation = self.found["validation"]
         return [] if validation is None else validation["evaluations"]
 
@@ -181,7 +181,7 @@ def write_report(
 
 
 def check_libraries() -> None:
-    """Nothing, where pages can be written.
+    """Check that pages can be written.
 
     Raises:
         ConfigError: jinja2 or matplotlib is not installed.
@@ -311,7 +311,7 @@ def _curves(
     best: Mapping[str, Mapping[int, tuple[float, float]]] | None = None,
     dots: bool = False,
 ) -> _Section | None:
-    """A section of charts; None where no run has a point."""
+    """Return a section of charts, or None if no run has a point."""
     from markupsafe import Markup
 
     from zoexport.tools.charts import Curve, chart
@@ -452,11 +452,11 @@ def read_run(state: Path, bundle: Bundle | None = None) -> Run:
     """Read a run.
 
     Args:
-        state: its folder; only read. A report beside it is read where it is of this run.
-        bundle: whose state it must be.
+        state: run directory; it is not changed. A report next to it is used if it is of this run.
+        bundle: if given, the bundle that the state must belong to.
 
     Raises:
-        StateError: there is none, it is of another bundle, or it is damaged beyond its log.
+        StateError: the state is missing, of another bundle, or damaged beyond its log.
     """
     found = describe_state(state, bundle)
     losses = _stored_losses(state, found["steps"])
@@ -477,7 +477,7 @@ def read_run(state: Path, bundle: Bundle | None = None) -> Run:
 
 
 def _stored_losses(state: Path, steps: int) -> list[float]:
-    """The losses in the log, of whose records the session has checked so many."""
+    """Read the losses of the first ``steps`` log records, which the session has checked."""
     if steps == 0:
         return []
     try:
@@ -496,7 +496,7 @@ def _stored_losses(state: Path, steps: int) -> list[float]:
 
 
 def thinned(values: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Points of a curve, at most 400: where there are more, two neighbours become one, their mean."""
+    """Reduce a curve to at most 400 points by averaging pairs of neighbours."""
     points = list(values)
     while len(points) > MOST_POINTS:
         pairs = [points[at : at + 2] for at in range(0, len(points), 2)]

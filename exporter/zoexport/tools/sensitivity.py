@@ -1,4 +1,4 @@
-"""Which weights matter: squared gradients of every linear weight, and masks of the most sensitive (SensZOQ).
+"""Sensitivity of linear weights: squared gradients, and masks of the largest (SensZOQ).
 
 ``zoexport sensitivity`` is :func:`make_mask`. For reports, :func:`averaged_squares` gives a model's squared gradients
 on a data file, and :func:`zoexport.tools.mask_choice.coverage` the share of them that a mask covers. docs/masks.md
@@ -43,7 +43,7 @@ def make_mask(
 
     Args:
         model: a Hugging Face directory, a GGUF file, a hub id, or a name such as ``smollm2-135m``.
-        data: whose gradients choose; the Brown corpus where None.
+        data: text for the gradients; None: the Brown corpus.
         output: the mask file.
         settings: of ``--set``, see :class:`MaskConfig`.
         device_map: of :data:`~zoexport.tools.offload.DEVICE_MAPS`; None keeps the model in memory.
@@ -69,7 +69,7 @@ def make_mask(
         mask_text.data_file(data, config)
     progress("loading the model", None)
     loaded = models.load(source, lazy=not config.reads_text or device_map in ("auto", "disk"))
-    # Beside the output and not in the temporary folder, which may be in memory.
+    # Next to the output, because the temporary folder may be in memory.
     beside = next(folder for folder in output.absolute().parents if folder.is_dir())
     mask, coverage = choose_mask(
         loaded, data, config, beside, progress=progress, device_map=device_map
@@ -95,7 +95,7 @@ def make_mask(
 def _check(
     config: MaskConfig, data: Path | None, output: Path, device_map: str | None, force: bool
 ) -> None:
-    """What can be refused before anything is loaded."""
+    """Check the arguments before anything is loaded."""
     if not config.reads_text:
         given = {"data": data, "device-map": device_map}
         for name, value in given.items():
@@ -128,7 +128,7 @@ def choose_mask(
     """Choose weights of a loaded model.
 
     Args:
-        loaded: may be lazy where no gradients are taken, or with a device map; that changes it.
+        loaded: may be lazy without gradients or with a device map, which changes the model.
         data: as for :func:`make_mask`. config: the settings.
         folder: for scratch files, as large as the linear weights in float32.
         progress: called with the name of each phase, and how much of it is done.
@@ -191,11 +191,11 @@ def averaged_squares(
     *,
     progress: Progress,
 ) -> Iterator[MappedTensors]:
-    """The averaged squared gradients of a model on a text, for :func:`~zoexport.tools.mask_choice.coverage`.
+    """Yield a model's mean squared gradients, for :func:`~zoexport.tools.mask_choice.coverage`.
 
     Args:
-        loaded: not lazy. data: as for :func:`make_mask`.
-        config: of which ``sequences``, ``max_length`` and ``seed`` are used.
+        loaded: model that is not lazy. data: as for :func:`make_mask`.
+        config: settings; only ``sequences``, ``max_length`` and ``seed`` are used.
         folder: for the scratch file, as large as the linear weights in float32.
         progress: called with the name of each phase, and how much of it is done.
 
@@ -223,7 +223,7 @@ def _measured(
     folder: Path,
     progress: Progress,
 ) -> Iterator[MappedTensors]:
-    """What a kind that reads text chooses by."""
+    """Yield the selection scores of a kind that uses gradients."""
     from zoexport.tools.gradients import hessian_gradients, squared_gradients
 
     passes = hessian_gradients if kind == "grasp" else squared_gradients
@@ -240,7 +240,7 @@ def facts(
     config: MaskConfig,
     sizes: Mapping[str, tuple[int, int]],
 ) -> MaskFacts:
-    """What a mask's file says of it: of ``text``, where gradients on it chose."""
+    """Return the facts of a mask, with those of ``text`` if its gradients were used."""
     return MaskFacts(
         kind=config.kind,
         model=loaded.name,

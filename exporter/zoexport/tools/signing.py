@@ -15,12 +15,12 @@ from zoexport.session.host import manifest_text
 
 
 def make_key(path: Path, *, password: str | None, force: bool = False) -> dict[str, Any]:
-    """Make a key that signs, in minisign's files.
+    """Generate a signing key in minisign's format.
 
     Args:
-        path: the secret key's file; the public one is beside it, ``.pub`` for ``.key``.
-        password: encrypts the secret key; None leaves it as it is.
-        force: replace what is there.
+        path: file of the secret key; the public key is next to it, with ``.pub`` for ``.key``.
+        password: encrypts the secret key; None stores it unencrypted.
+        force: whether to replace existing files.
 
     Returns:
         The keys of ``sign --generate --json``.
@@ -42,7 +42,7 @@ def sign_bundle(bundle: Path, *, key: Path, password: Callable[[], str]) -> dict
     Args:
         bundle: its folder.
         key: the secret key's file.
-        password: called where that is encrypted.
+        password: returns the password; called only if the key is encrypted.
 
     Returns:
         The keys of ``sign --json``.

@@ -1,7 +1,7 @@
-"""What a method trains: adapters, chosen weights, the integers of quantized weights, or all weights.
+"""Kinds of training: adapters, sparse weights, integers of quantized weights, or all weights.
 
-Each kind is a module that registers a :class:`Trained`. A method's settings name theirs (``TrainingSettings.trained``),
-and nothing else distinguishes kinds.
+Each kind is a module that registers a :class:`Trained`. A method's settings select the kind
+(``TrainingSettings.trained``); nothing else distinguishes kinds.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Slots = Mapping[str, "NDArray[Any]"]
 
 @dataclasses.dataclass(frozen=True)
 class Insertion:
-    """The passes by which what is trained enters programs of single layers (``methods.split.split_passes``).
+    """Passes that insert trained weights into per-layer programs (``methods.split.split_passes``).
 
     Attributes:
-        captured: over the captured program, whose weights have the model's names.
-        families: over each family of programs once, before its weights are quantized.
-        training: the same, of programs that train alone.
-        quantized: the same, after they are.
-        int8: names of weights that are int8 whatever the others are (``passes.quantize_stages``).
+        captured: run on the captured program, whose weights have the model's names.
+        families: run once on each family of programs, before its weights are quantized.
+        training: the same, for training programs only.
+        quantized: the same, after quantization.
+        int8: names of weights that are always int8 (``passes.quantize_stages``).
     """
 
     captured: tuple[Pass, ...] = ()
@@ -72,13 +72,13 @@ DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """What is to be written.
+    """Destination and options of an export.
 
     Attributes:
-        kind: one of the ``formats``. path: the folder, or the file. replace: where it exists.
-        outtype: the type of numbers, of a format that has several; None: its first.
-        dtype: the type of a whole model's weights, one of :data:`DTYPES`; None: the original's.
-        model: where the original model is, if not where it was compiled from; of formats of whole models.
+        kind: one of the ``formats``. path: folder or file. replace: replace an existing path.
+        outtype: data type, for a format that has several; None: its first.
+        dtype: dtype of a whole model's weights, one of :data:`DTYPES`; None: the original's.
+        model: location of the original model, if it has moved; for formats of whole models.
     """
 
     kind: str
@@ -90,36 +90,36 @@ class Output:
 
 
 class Write(Protocol):
-    """Writes what was trained."""
+    """Function that writes trained weights."""
 
     def __call__(self, output: Output, slots: Slots, initial: Slots, bundle: Bundle) -> None:
-        """Write it.
+        """Write the trained weights.
 
         Args:
-            output: of a kind that is not :data:`MERGED`. slots: as trained. initial: as the bundle has them.
-            bundle: whose they are.
+            output: kind other than :data:`MERGED`. slots: trained values. initial: the bundle's.
+            bundle: the bundle that the values belong to.
         """
 
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A kind of training. Its functions import passes, files and torch where they use them.
+    """A kind of training. Its functions import passes, files and torch lazily.
 
     Attributes:
-        words: what is trained, for messages.
-        formats: in which it leaves a state, the default first. readable: those that a state can begin with.
-        insertion: settings and the modules that these name -> how it enters programs.
+        words: name of the trained weights in messages.
+        formats: export formats, the default first. readable: formats that a state can start from.
+        insertion: settings and their modules -> how the weights are inserted into programs.
         write: see :class:`Write`.
-        merge: transformers' model with the bundle's frozen weights, the slots and the bundle: puts what was trained
-            into its weights.
-        read: format, folder, the bundle's slots and the bundle -> the slots that the folder has.
-        needs: what it asks of a target, and the setting that asks.
-        mask: settings -> the chosen elements, read before the model is; None where none are chosen. It raises
-            ConfigError where the settings name no mask, or a file that is none.
-        counts: settings, transformers' model and places by parameter (None where only sizes are asked for) -> sizes
-            that programs have beside those of weights and settings.
-        for_reference: transformers' model, which becomes the frozen one, and the bundle -> what a reference is given
-            beside the slots.
+        merge: merges the trained values into a transformers model with the bundle's frozen weights;
+            takes the model, the state tensors and the bundle.
+        read: format, folder, the bundle's state tensors and the bundle -> the folder's tensors.
+        needs: features that a target must support, and the setting that requires each.
+        mask: settings -> the sparse weights, read before the model; None if the kind has none.
+            Raises ConfigError if the settings name no mask, or a file that is not a mask.
+        counts: settings, transformers' model and indices by parameter (None: sizes only) -> sizes
+            in programs in addition to those of weights and settings.
+        for_reference: transformers' model, changed to the frozen one, and the bundle -> inputs of a
+            reference in addition to the state tensors.
     """
 
     words: str
@@ -139,12 +139,12 @@ kinds: Registry[Trained] = Registry("kind of training", __name__)
 
 
 def kind_of(config: TrainingSettings) -> Trained:
-    """What a method with these settings trains."""
+    """Return the kind of training of a method with these settings."""
     return kinds.get(config.trained)
 
 
 def sizes_of(config: TrainingSettings, model: Any, chosen: Mapping[str, Any] | None) -> list[int]:
-    """Numbers that are sizes in a captured model whatever the length of its rows; ``chosen`` is of a training graph."""
+    """Return sizes in a captured model except sequence lengths; ``chosen``: of a training graph."""
     lengths = ("max_length", "generate.context")
     settings = as_dict(config).items()
     found = [value for key, value in settings if isinstance(value, int) and key not in lengths]
@@ -153,5 +153,5 @@ def sizes_of(config: TrainingSettings, model: Any, chosen: Mapping[str, Any] | N
 
 
 def needs_of(config: TrainingSettings) -> dict[Feature, str]:
-    """What programs with these settings ask of a target, and the setting that asks."""
+    """Return the features that a target must support, with the setting that requires each."""
     return {**config.needs, **kind_of(config).needs(config)}

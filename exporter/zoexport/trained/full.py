@@ -1,4 +1,4 @@
-"""All of the model's weights, a slot for each parameter, in fp32."""
+"""Full fine-tuning: every parameter of the model is a state tensor, in fp32."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def needs(_: TrainingSettings) -> dict[Feature, str]:
-    """Weights that are trained are inputs of their products."""
+    """Require two-input products: trained weights are inputs of their products."""
     return {Feature.TWO_INPUT_PRODUCTS: "setting train=full"}
 
 
 def insertion(_: Any, __: list[str]) -> Insertion:
-    """Every parameter of the model."""
+    """Make every parameter of the model trainable."""
     from zoexport.passes.weights_as_state import weights_as_state
 
     place = "trains what stages bind, before sizes are chosen"
@@ -35,7 +35,7 @@ def insertion(_: Any, __: list[str]) -> Insertion:
 
 
 def write(output: Output, slots: Slots, initial: Slots, bundle: Bundle) -> None:
-    """A folder that transformers loads."""
+    """Write a folder that transformers loads."""
     from zoexport.models import load_original
 
     loaded = load_original(bundle.manifest, output.model)
@@ -44,7 +44,7 @@ def write(output: Output, slots: Slots, initial: Slots, bundle: Bundle) -> None:
 
 
 def merge(model: torch.nn.Module, slots: Slots, bundle: Bundle) -> None:
-    """The parameters as trained."""
+    """Copy the trained parameters into the model."""
     import torch
 
     for name, value in slots.items():
@@ -52,20 +52,20 @@ def merge(model: torch.nn.Module, slots: Slots, bundle: Bundle) -> None:
 
 
 def read(_: str, folder: Path, own: Slots, __: Bundle) -> Slots:
-    """The parameters of such a folder."""
+    """Read the parameters of a folder that :func:`write` wrote."""
     return read_weights(folder, {name: values.shape for name, values in own.items()})
 
 
 def read_weights(
     folder: Path, shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, NDArray[np.float32]]:
-    """The parameters of a model directory.
+    """Read the parameters of a model directory.
 
     Args:
-        shapes: by parameter, those of the bundle.
+        shapes: shapes of the bundle, by parameter.
 
     Raises:
-        ModelError: no model is there. StateError: one of another architecture or size.
+        ModelError: there is no model. StateError: it has another architecture or size.
     """
     from zoexport import models
 

@@ -1,4 +1,4 @@
-"""LoRA adapters beside frozen weights: both matrices, or the second alone (LoRA-FA)."""
+"""LoRA adapters of frozen weights: both matrices, or B alone (LoRA-FA)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def insertion(config: LoraSettings, targets: list[str]) -> Insertion:
-    """Adapters beside the linear layers ``targets``; first-order methods train the first matrix too."""
+    """Add adapters to the linear layers ``targets``; first-order methods also train A."""
     from zoexport.passes.drop_inputs import drop_inputs
     from zoexport.passes.lora_inject import lora_inject
 
@@ -37,27 +37,27 @@ def insertion(config: LoraSettings, targets: list[str]) -> Insertion:
 
 
 def write(output: Output, slots: Slots, initial: Slots, bundle: Bundle) -> None:
-    """A folder for PEFT or mlx-lm, or a file for llama.cpp."""
+    """Write a folder for PEFT or mlx-lm, or a file for llama.cpp."""
     kind = adapter_format(output.kind, output.outtype)
     kind.write(slots, settings_of(bundle), output.path, replace=output.replace)
 
 
 def merge(model: torch.nn.Module, slots: Slots, bundle: Bundle) -> None:
-    """What the adapters add, in the weights that they are beside."""
+    """Merge the adapters into the adapted weights."""
     add_to_weights(model, slots, settings_of(bundle))
 
 
 def read(kind: str, path: Path, own: Slots, bundle: Bundle) -> Slots:
-    """The adapter in such a folder or file."""
+    """Read the adapter of a folder or file."""
     shapes = {name: values.shape for name, values in own.items()}
     return adapter_format(kind).read(path, shapes, settings_of(bundle))
 
 
 def settings_of(bundle: Bundle) -> AdapterSettings:
-    """The settings of a bundle's adapters.
+    """Return the settings of a bundle's adapters.
 
     Raises:
-        StateError: its ``adapter_config.json`` is missing or is no LoRA description.
+        StateError: its ``adapter_config.json`` is missing or is not a LoRA description.
     """
     model = bundle.manifest["model"]
     heads = model.get("attention_heads")
@@ -70,7 +70,7 @@ def settings_of(bundle: Bundle) -> AdapterSettings:
 
 
 def add_to_weights(model: torch.nn.Module, slots: Slots, settings: AdapterSettings) -> None:
-    """W + (A B)^T times its scale for the weight W (outputs, inputs) of every adapted layer."""
+    """Add scale * (A B)^T to the weight (outputs, inputs) of every adapted layer."""
     import numpy as np
     import torch
 

@@ -1,4 +1,4 @@
-"""What files of trained weights share, be these chosen elements or integers: whose they are, and whole models."""
+"""Common parts of trained-weight files: the model that they belong to, and whole models."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 def model_of(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """What a description says of the model, so that the weights meet no other one."""
+    """Return the members that identify the model of a weights file."""
     model = manifest["model"]
     return {"base_model": model["source"], "model_sha256": model["sha256"]}
 
 
 def check_model(path: Path, config: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
-    """Refuse the description ``config``, read from ``path``, of another model's weights.
+    """Refuse the description ``config`` from ``path`` if it belongs to another model.
 
     Raises:
-        StateError: it is one.
+        StateError: it belongs to another model.
     """
     found, expected = config.get("model_sha256"), model_of(manifest)["model_sha256"]
     if found != expected:
@@ -41,10 +41,10 @@ def check_model(path: Path, config: Mapping[str, Any], manifest: Mapping[str, An
 
 
 def read_description(path: Path, version: str, kind: str) -> dict[str, Any]:
-    """The JSON object at ``path``, whose key ``format`` is ``version``; ``kind``: of ``--format``.
+    """Read the JSON object at ``path`` with ``format`` = ``version``; ``kind``: of ``--format``.
 
     Raises:
-        StateError: there is none.
+        StateError: the file is missing or has another format.
     """
     try:
         content = outside.parse(path.read_bytes())
@@ -56,10 +56,10 @@ def read_description(path: Path, version: str, kind: str) -> dict[str, Any]:
 
 
 def read_tensors(path: Path, kind: str) -> dict[str, Tensor]:
-    """Every tensor of a safetensors file.
+    """Read all tensors of a safetensors file.
 
     Raises:
-        StateError: it is missing or damaged.
+        StateError: the file is missing or damaged.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -72,7 +72,7 @@ def read_tensors(path: Path, kind: str) -> dict[str, Tensor]:
 
 
 def save_model(output: Output, loaded: LoadedModel) -> None:
-    """Write a model as transformers saves it, with its tokenizer, as a new folder, whole or not at all.
+    """Write a model and its tokenizer atomically as a new folder in transformers' format.
 
     Args:
         output: the folder, and the type of its weights.

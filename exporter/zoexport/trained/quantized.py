@@ -1,10 +1,10 @@
-"""The integers of quantized weights (docs/integers.md): those of linear layers, or of adapters beside them.
+"""Train the integers of quantized weights (docs/integers.md), of linear layers or adapters.
 
-Settings have ``num_queries``, ``eps``, those of the perturbations, and the ``update_rule``.
+Settings: ``num_queries``, ``eps``, those of the perturbations, and ``update_rule``.
 
 ``quantized`` is a folder with ``quantized_model.safetensors``: for every trained parameter ``<parameter>.codes`` and
-``<parameter>.scales`` in the packing that ``quantized_config.json`` names (docs/int4.md), beside the model that they
-belong to.
+``<parameter>.scales`` in the packing that ``quantized_config.json`` names (docs/int4.md). That file
+also identifies the model.
 
 ``hf`` is a Hugging Face model: the original, in which every trained weight is scale times integer. Its other weights
 are the original ones, not the bundle's quantized ones.
@@ -48,17 +48,17 @@ Parts = Mapping[str, "tuple[Tensor, Tensor]"]
 
 
 def needs(_: TrainingSettings) -> dict[Feature, str]:
-    """A product whose integers are perturbed as it reads them."""
+    """Require integer products, which perturb the weights while reading them."""
     return {Feature.INTEGER_PRODUCTS: "the method"}
 
 
 def of_layers(config: Any, targets: list[str]) -> Insertion:
-    """The codes of the linear layers ``targets``."""
+    """Train the quantized values of the linear layers ``targets``."""
     return Insertion(families=_rounding(config, targets), quantized=(_training(config, targets),))
 
 
 def of_adapters(config: Any, targets: list[str]) -> Insertion:
-    """Adapters beside the linear layers ``targets``, as linear layers of their own, whose codes are int8."""
+    """Add adapters to ``targets`` as separate linear layers with int8 quantized values."""
     from zoexport.passes.lora_linears import HALVES, lora_linears
 
     inject = Pass(
@@ -106,12 +106,12 @@ def _training(config: Any, modules: list[str]) -> Pass:
 
 
 def for_reference(_: torch.nn.Module, bundle: Bundle) -> dict[str, torch.Tensor]:
-    """``scales.<parameter>``, (N, groups) or (N)."""
+    """Return ``scales.<parameter>``, (N, groups) or (N)."""
     return {f"scales.{name}": scales for name, scales in scales_of(bundle).items()}
 
 
 def write(output: Output, slots: Slots, initial: Slots, bundle: Bundle) -> None:
-    """Codes and scales, or the original model with what they stand for."""
+    """Write quantized values and scales, or the original model with dequantized weights."""
     from zoexport.models import load_original
 
     parts = _parts(bundle, slots)
@@ -124,12 +124,12 @@ def write(output: Output, slots: Slots, initial: Slots, bundle: Bundle) -> None:
 
 
 def merge(model: torch.nn.Module, slots: Slots, bundle: Bundle) -> None:
-    """What the codes stand for, as the weights."""
+    """Set the weights to the dequantized values."""
     set_dequantized(model, _parts(bundle, slots))
 
 
 def write_adapters(output: Output, slots: Slots, initial: Slots, bundle: Bundle) -> None:
-    """Codes and scales, or an adapter for PEFT, mlx-lm or llama.cpp."""
+    """Write quantized values and scales, or an adapter for PEFT, mlx-lm or llama.cpp."""
     if output.kind == "quantized":
         write(output, slots, initial, bundle)
         return
@@ -139,12 +139,12 @@ def write_adapters(output: Output, slots: Slots, initial: Slots, bundle: Bundle)
 
 
 def merge_adapters(model: torch.nn.Module, slots: Slots, bundle: Bundle) -> None:
-    """What the adapters add, in the weights that they are beside."""
+    """Merge the adapters into the adapted weights."""
     add_to_weights(model, adapters_of(_parts(bundle, slots)), settings_of(bundle))
 
 
 def read(_: str, folder: Path, own: Slots, bundle: Bundle) -> Slots:
-    """The codes of a folder of ``quantized``."""
+    """Read the quantized values of a ``quantized`` folder."""
     codes = read_quantized(folder, _parts(bundle, own), bundle.manifest)
     return {f"{name}{CODES}": values.numpy() for name, values in codes.items()}
 
@@ -156,7 +156,7 @@ def _parts(bundle: Bundle, slots: Slots) -> Any:
 def write_quantized(
     folder: Path, parts: Parts, manifest: Mapping[str, Any], *, replace: bool = False
 ) -> None:
-    """Write codes and scales as a new folder, whole or not at all.
+    """Write quantized values and scales atomically as a new folder.
 
     Raises:
         ConfigError: the folder exists and ``replace`` is off, or the place cannot be written.
@@ -173,19 +173,19 @@ def write_quantized(
 
 
 def set_dequantized(model: torch.nn.Module, parts: Parts) -> None:
-    """Put scale times integer into the trained weights of a model."""
+    """Set the trained weights of a model to scale times integer."""
     for name, (codes, scales) in parts.items():
         model.get_parameter(name).data.copy_(_dequantized(codes, scales))
 
 
 def read_quantized(folder: Path, parts: Parts, manifest: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The codes by parameter of a folder that :func:`write_quantized` wrote.
+    """Read the quantized values by parameter of a folder that :func:`write_quantized` wrote.
 
     Args:
-        parts: of the bundle; the file must have the same scales.
+        parts: values of the bundle; the file must have the same scales.
 
     Raises:
-        StateError: files are missing or damaged, or belong to another model or grid.
+        StateError: files are missing or damaged, or belong to another model or quantization grid.
     """
     import torch
 
@@ -224,7 +224,7 @@ def _equal(theirs: Tensor | None, own: Tensor) -> bool:
 
 
 def scales_of(bundle: Bundle) -> dict[str, Tensor]:
-    """The scales of every trained parameter of a bundle, as its file of weights has them."""
+    """Read the scales of all trained parameters from a bundle's weights file."""
     from safetensors import safe_open
 
     manifest = bundle.manifest
@@ -241,7 +241,7 @@ def scales_of(bundle: Bundle) -> dict[str, Tensor]:
 
 
 def parts_of(scales: Mapping[str, Tensor], slots: Mapping[str, Any]) -> Parts:
-    """Codes beside scales; ``slots``: ``<parameter>.codes`` as the bundle packs them, numpy arrays."""
+    """Pair quantized values and scales; ``slots``: packed numpy arrays ``<parameter>.codes``."""
     import torch
 
     return {
@@ -251,7 +251,7 @@ def parts_of(scales: Mapping[str, Tensor], slots: Mapping[str, Any]) -> Parts:
 
 
 def adapters_of(parts: Parts) -> dict[str, Any]:
-    """Quantized adapters as slots of adapters: ``lora_A.<module>`` (in, rank) and ``lora_B.<module>`` (rank, out)."""
+    """Dequantize adapters to ``lora_A.<module>`` (in, rank) and ``lora_B.<module>`` (rank, out)."""
     found = {}
     for name, (codes, scales) in parts.items():
         module, _, half = name.removesuffix(".weight").rpartition(".")

@@ -1,11 +1,11 @@
-"""Chosen elements of the weights, one slot for all of them; the others are frozen, and zero at their places.
+"""Train sparse weights, all in one state tensor; the frozen weights are zero at their indices.
 
-Settings have ``mask``, ``num_queries`` and ``density``.
+Settings: ``mask``, ``num_queries`` and ``density``.
 
-``sparse`` is a folder with ``sparse_model.safetensors``: for every parameter with chosen elements
+``sparse`` is a folder with ``sparse_model.safetensors``: for every parameter with sparse weights
 ``<parameter>.places``, int64 (k), ascending, ``row * columns + column``; ``<parameter>.values``, float16 (k), the
-trained elements; and ``<parameter>.delta``, float32 (k), what training added to them. ``sparse_config.json`` says of
-which model.
+trained elements; and ``<parameter>.delta``, float32 (k), their change by training.
+``sparse_config.json`` identifies the model.
 
 ``hf`` is a Hugging Face model: the original, with the trained elements in their places. Its other weights are the
 original ones, not the bundle's quantized ones.
@@ -49,12 +49,12 @@ Places = Mapping[str, NDArray[np.int64]]
 
 
 def needs(_: TrainingSettings) -> dict[Feature, str]:
-    """A product of the chosen weights, beside that of the frozen ones."""
+    """Require sparse products, which add the trained elements to frozen products."""
     return {Feature.SPARSE_PRODUCTS: "setting mask"}
 
 
 def insertion(config: Any, targets: list[str]) -> Insertion:
-    """The chosen elements of the weights of ``targets``."""
+    """Train the sparse weights of ``targets``."""
     from zoexport.passes.separate_chosen import separate_chosen
 
     separation = Pass(
@@ -68,7 +68,7 @@ def insertion(config: Any, targets: list[str]) -> Insertion:
 
 
 def counts(config: Any, model: Any, chosen: Mapping[str, Any] | None) -> list[int]:
-    """How many elements of each weight are chosen, and of all together."""
+    """Return the number of sparse weights of each parameter, and of all parameters."""
     if chosen is None:
         from zoexport.models import adapter_targets
         from zoexport.passes.separate_chosen import spread_count
@@ -82,7 +82,7 @@ def counts(config: Any, model: Any, chosen: Mapping[str, Any] | None) -> list[in
 
 
 def for_reference(model: torch.nn.Module, bundle: Bundle) -> dict[str, torch.Tensor]:
-    """``places.<parameter>``, int64 (k), where the model's weights become zero."""
+    """Return indices ``places.<parameter>``, int64 (k); set the model's weights there to zero."""
     chosen = places_of(bundle)
     for name, places in chosen.items():
         values = model.get_parameter(name).data.view(-1)
@@ -92,7 +92,7 @@ def for_reference(model: torch.nn.Module, bundle: Bundle) -> dict[str, torch.Ten
 
 
 def write(output: Output, slots: Slots, initial: Slots, bundle: Bundle) -> None:
-    """The elements alone, or the original model with them."""
+    """Write the elements alone, or the original model with them."""
     from zoexport.models import load_original
 
     if output.kind == "sparse":
@@ -106,13 +106,13 @@ def write(output: Output, slots: Slots, initial: Slots, bundle: Bundle) -> None:
 
 
 def merge(model: torch.nn.Module, slots: Slots, bundle: Bundle) -> None:
-    """The elements in their places."""
+    """Put the elements into the model."""
     (values,) = slots.values()
     set_elements(model, _places(bundle), values)
 
 
 def read(_: str, folder: Path, own: Slots, bundle: Bundle) -> Slots:
-    """The elements of a folder of ``sparse``."""
+    """Read the elements of a ``sparse`` folder."""
     (name,) = own
     return {name: read_sparse(folder, _places(bundle), bundle.manifest)}
 
@@ -122,10 +122,10 @@ def _places(bundle: Bundle) -> dict[str, NDArray[Any]]:
 
 
 def mask_of(config: Any) -> Mask:
-    """The mask that the setting ``mask`` names.
+    """Read the mask that the setting ``mask`` names.
 
     Raises:
-        ConfigError: the settings name none, or a file that is no mask.
+        ConfigError: the settings name no mask, or a file that is not a mask.
     """
     if config.mask is None:
         raise ConfigError(
@@ -144,7 +144,7 @@ def check_mask(mask: Mask, loaded: Any) -> None:
         loaded: the :class:`~zoexport.models.LoadedModel`.
 
     Raises:
-        ConfigError: the weights' SHA-256 differ.
+        ConfigError: the SHA-256 of the weights differs.
     """
     if mask.facts.model_sha256 != loaded.sha256:
         raise ConfigError(
@@ -156,7 +156,7 @@ def check_mask(mask: Mask, loaded: Any) -> None:
 
 
 def places_of(bundle: Bundle) -> dict[str, torch.Tensor]:
-    """By parameter, the chosen elements of a bundle: int64 (k), in the order of its slot."""
+    """Return a bundle's sparse indices by parameter: int64 (k), in the state tensor's order."""
     from safetensors import safe_open
 
     from zoexport.passes.separate_chosen import PLACES
@@ -180,12 +180,12 @@ def write_sparse(
     *,
     replace: bool = False,
 ) -> None:
-    """Write the chosen elements as a new folder, whole or not at all.
+    """Write the sparse weights atomically as a new folder.
 
     Args:
-        folder: to create. places: of the bundle.
-        values, initial: (S) of the slot, trained and as compiled.
-        manifest: of the bundle. replace: a folder that is there gives way.
+        folder: folder to create. places: indices of the bundle.
+        values, initial: state tensor (S), trained and as compiled.
+        manifest: manifest of the bundle. replace: replace an existing folder.
 
     Raises:
         ConfigError: the folder exists and ``replace`` is off, or the place cannot be written.
@@ -204,7 +204,7 @@ def write_sparse(
 
 
 def set_elements(model: torch.nn.Module, places: Places, values: NDArray[np.float32]) -> None:
-    """Put the chosen elements, (S) of the slot, into the weights of a model."""
+    """Put the sparse weights (S) into the weights of a model."""
     import torch
 
     for name, pair in ranges(places).items():
@@ -215,7 +215,7 @@ def set_elements(model: torch.nn.Module, places: Places, values: NDArray[np.floa
 
 
 def read_sparse(folder: Path, places: Places, manifest: Mapping[str, Any]) -> NDArray[np.float32]:
-    """The values (S) of a folder that :func:`write_sparse` wrote, for a bundle with the same places.
+    """Read the values (S) of a :func:`write_sparse` folder, for a bundle with the same indices.
 
     Raises:
         StateError: files are missing or damaged, or belong to another model or mask.

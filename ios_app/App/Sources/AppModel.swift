@@ -11,7 +11,7 @@ final class AppModel {
     private(set) var screen: TrainingScreen
     private(set) var bundles: [String] = []
     private(set) var dataFiles: [String] = []
-    /// How much of a bundle is imported, 0 to 1.
+    /// Imported fraction of a bundle, 0 to 1.
     private(set) var imported: Double?
     var message: String?
     /// Called once for each run that the person starts, when it begins.
@@ -35,7 +35,7 @@ final class AppModel {
         look()
     }
 
-    /// Whether what trains computes on the GPU, which an app may use in the foreground only.
+    /// True if training computes on the GPU, which an app may use in the foreground only.
     var needsForeground: Bool { screen.request.map { Engines.name(of: $0.bundle) == "mlx" } ?? false }
 
     func start(_ answer: Answer = .ask) {

@@ -3,8 +3,8 @@ import Foundation
 import ZoSession
 import ZoTraining
 
-/// Lets a run go on where the app is not in front: as long as the system lets what the person has started go on, and else while the
-/// phone charges and nobody uses it. The identifiers are in Info.plist too (project.yml).
+/// Continues a run in the background: as long as the system lets a run that the person started go on, and else while
+/// the phone charges and nobody uses it. The identifiers are in Info.plist too (project.yml).
 @MainActor
 final class BackgroundTraining {
     private static let charging = "org.zoexport.training"
@@ -52,7 +52,7 @@ final class BackgroundTraining {
         let request = BGContinuedProcessingTaskRequest(
             identifier: identifier, title: String(localized: "Training"), subtitle: model.screen.view.title
         )
-        // Where it cannot begin at once, the run is paused when the app is left, and goes on while the phone charges.
+        // If it cannot begin at once, the run is paused when the app is left, and goes on while the phone charges.
         request.strategy = .fail
         try? BGTaskScheduler.shared.submit(request)
     }

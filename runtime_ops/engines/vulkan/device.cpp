@@ -14,7 +14,7 @@ namespace zoexport {
 namespace vulkan {
 namespace {
 
-// What shaders/*.comp need; every device with Vulkan has the rest.
+// Requirements of shaders/*.comp; every device with Vulkan meets the others.
 constexpr uint32_t kThreads = 128, kSharedBytes = 16384;
 constexpr uint32_t kBindings = 3;
 constexpr size_t kHashDigits = 64;
@@ -80,7 +80,7 @@ std::optional<Family> compute_family(const Instance& instance, VkPhysicalDevice 
   return std::nullopt;
 }
 
-// Whether shaders may read and write fp16 in buffers, which is not asked of a device below Vulkan 1.1.
+// Return whether shaders may read and write fp16 in buffers. Not for devices below Vulkan 1.1.
 bool stores_halves(const Instance& instance, VkPhysicalDevice physical) {
   VkPhysicalDevice16BitStorageFeatures storage{};
   storage.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES;
@@ -647,7 +647,7 @@ Status Device::submit(const Recording& recording) {
       result = vk_.QueueSubmit(queue_, 1, &info, fence_);
     }
     if (result == VK_SUCCESS) {
-      // Of whatever a wait lacks, nobody knows any more when the device will be done.
+      // After a failed wait, it is unknown when the device will be done.
       result = end_ = vk_.WaitForFences(device_, 1, &fence_, VK_TRUE, kMostNanoseconds);
     }
     if (result != VK_SUCCESS) {

@@ -15,7 +15,7 @@
 namespace zoexport {
 namespace vulkan {
 
-// What a device is, and why it cannot run programs; empty where it can.
+// Properties of a device. `problem` is why it cannot run programs, empty if it can.
 struct DeviceInfo {
   std::string name;
   std::string kind;  // "integrated", "discrete", "virtual", "cpu" or "other"
@@ -45,8 +45,8 @@ class Device {
     uint64_t allocated = 0;  // that the device keeps
   };
 
-  // Commands that were recorded, in parts that are submitted one after another; with the device's time at the begin of a
-  // part and after each piece of a dispatch where it is asked for.
+  // Recorded commands, in parts that are submitted one after another. If timed, they write the device's time at the
+  // begin of a part and after each piece of a dispatch.
   struct Recording {
     std::vector<VkCommandBuffer> parts;
     VkQueryPool stamps = VK_NULL_HANDLE;
@@ -55,25 +55,25 @@ class Device {
   };
   static constexpr uint32_t kBegin = UINT32_MAX;
 
-  // The device of the environment's ZOEXPORT_VULKAN_DEVICE, a number or a part of a name; else the one that is likely the
-  // fastest. What its driver makes of shaders is kept in the folder `cache`, or nowhere where it is empty. `timed`: what is
-  // recorded asks for the device's time, where it has one.
+  // Open the device that the environment's ZOEXPORT_VULKAN_DEVICE selects, a number or a part of a name; else the one
+  // that is likely the fastest. The driver's compiled shaders are kept in the folder `cache`, or nowhere if it is
+  // empty. `timed`: recordings contain the device's time, if it has a clock.
   static Result<std::unique_ptr<Device>> open(const std::string& cache = "", bool timed = false);
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
   ~Device();
 
   const std::string& name() const { return name_; }
-  // Whether shaders may read and write fp16 in its buffers.
+  // True if shaders may read and write fp16 in its buffers.
   bool has_half_storage() const { return has_half_storage_; }
-  // What its buffers take.
+  // Bytes of its buffers.
   uint64_t bytes() const { return bytes_; }
-  // Whether it can run anything: a device that was lost, or may still be at work, stays so.
+  // Return an error if it cannot run anything: a device that was lost, or may still be at work, stays so.
   Status check() const;
 
   // At least 16 bytes, of undefined content.
   Result<Buffer> make_buffer(uint64_t bytes);
-  // What shaders are given, by window: the pool, the window and the code of row programs.
+  // Return what shaders bind, by window: the pool, the window and the code of row programs.
   Result<std::vector<VkDescriptorSet>> bind(const Buffer& pool, const std::vector<Buffer>& windows, const Buffer& code);
   // Records dispatches, each after those whose results it reads or overwrites; `sets` by window. A part is not to take longer
   // than `most_seconds` (submissions.h).
@@ -81,7 +81,7 @@ class Device {
                            double most_seconds = kMostSubmission);
   // Runs what was recorded, and waits for its end.
   Status submit(const Recording& recording);
-  // The seconds of each dispatch when it was submitted last, from the end of those before it; none where they are not timed.
+  // Seconds of each dispatch in its last submission, from the end of the previous dispatches; empty if not timed.
   Result<std::vector<double>> seconds(const Recording& recording);
 
  private:
@@ -100,8 +100,8 @@ class Device {
   Result<uint32_t> memory_type(uint32_t allowed) const;
   Result<VkPipeline> pipeline(const Dispatch& dispatch);
   Failure failed(const std::string& doing, VkResult result);
-  // Whether a submission may still use what was made: then nothing of it is given back, nor waited for, as a driver may wait
-  // for ever. A lost device runs nothing.
+  // True if a submission may still use the objects: then none is freed or waited for, as a driver may wait for ever. A
+  // lost device runs nothing.
   bool may_run() const { return end_ != VK_SUCCESS && end_ != VK_ERROR_DEVICE_LOST; }
 
   Instance instance_;

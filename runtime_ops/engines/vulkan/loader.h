@@ -1,4 +1,4 @@
-// Vulkan's functions, from the system's library, which is opened when a bundle asks for it: nothing links it.
+// Vulkan's functions, from the system's library. It is opened when a bundle needs it: nothing links it.
 #pragma once
 
 #define VK_NO_PROTOTYPES

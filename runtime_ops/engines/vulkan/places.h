@@ -1,4 +1,4 @@
-// Where the tensors of a program file lie in the pool.
+// Locations of a program file's tensors in the pool.
 #pragma once
 
 #include "engines/vulkan/program_file.h"
@@ -9,8 +9,8 @@ namespace vulkan {
 
 inline uint64_t elements_of_word(const Place& place) { return place.is_half ? 2 : 1; }
 
-// Where `count` numbers begin in a pool of so many words: a word, or {"half": element} of fp16. Problems go to the node's
-// document.
+// Return where `count` numbers begin in a pool of `words` words: a word, or {"half": element} for fp16. Problems go to
+// the node's document.
 inline Place read_place(const JsonNode& node, uint64_t count, uint64_t words) {
   const bool is_half = node.is_object();
   const uint64_t room = is_half ? 2 * words : words;

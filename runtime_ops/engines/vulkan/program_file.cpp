@@ -169,7 +169,7 @@ class Reader {
     }
   }
 
-  // An input of whole numbers of 64 bits, of which `needed` are read.
+  // Return the number of an int64 input whose first `needed` values are read.
   size_t read_indices(const JsonNode& node, uint64_t needed) const {
     const auto input = static_cast<size_t>(node.integer(0, static_cast<int64_t>(spec_.inputs.size()) - 1));
     if (input >= spec_.inputs.size() || spec_.inputs[input].dtype != ZO_INT64 ||
@@ -215,7 +215,7 @@ class Reader {
     }
   }
 
-  // Whether the dispatch is in order, and there is room for it.
+  // Add a dispatch; return false if it is not valid or there is no room for it.
   bool add(const JsonNode& call, Dispatch dispatch) {
     const auto refused = [&](const std::string& expected) {
       call.problem(expected);
@@ -252,7 +252,7 @@ class Reader {
     return true;
   }
 
-  // A tensor of `count` words that a dispatch reads; kNone where the call has none.
+  // A tensor of `count` words that a dispatch reads; kNone if the call has none.
   uint32_t reads(const JsonNode& call, const char* key, uint64_t count, Dispatch& dispatch,
                  bool optional = false) const {
     if (optional && !call.has(key)) {
@@ -268,7 +268,7 @@ class Reader {
     return at;
   }
 
-  // Likewise of `count` numbers, which may be of fp16.
+  // The same for `count` numbers, which may be fp16.
   Place reads_numbers(const JsonNode& call, const char* key, uint64_t count, Dispatch& dispatch,
                       bool optional = false) const {
     if (optional && !call.has(key)) {
@@ -390,7 +390,7 @@ class Reader {
     const Place out = writes_numbers(call, "out", between, dispatch);
     const Place added = call.has("add") ? read_place(call.member("add"), between, program_.words) : Place{kNone, false};
     dispatch.has_halves |= added.is_half;
-    // What is added may be what is there, as each element is read where it is written.
+    // `add` may be `out`, as each element is read and written in the same place.
     if (added.at != kNone && (added.at != out.at || added.is_half != out.is_half)) {
       dispatch.reads.push_back(span_of(added, between));
     }
@@ -398,7 +398,7 @@ class Reader {
     set_groups(dispatch, parts(columns, kProductColumns), parts(rows, kProductRows), batch);
     for (uint32_t first = 0; first < depth; first += kMostDepth) {
       Dispatch part = dispatch;
-      // What the dispatch before has made is added like another tensor, element by element in its place.
+      // The result of the previous dispatch is added like another tensor, element by element in its place.
       const Place before = first == 0 ? added : out;
       const bool adds = before.at != kNone, has_bias = first == 0 && bias.at != kNone;
       const uint32_t past = std::min(depth - first, kMostDepth) + first;
@@ -453,7 +453,7 @@ class Reader {
     Dispatch first{Shader::kAttention};
     first.kind = gradient ? Kind::kAttentionGradient : Kind::kAttention;
     const Place of_q = reads_numbers(call, "q", tensor(heads, depth), first);
-    // One shader reads and writes all of them alike.
+    // One shader reads and writes all of them, so they have the same type.
     const auto alike = [&](const char* key, const Place& place) {
       if (place.is_half != of_q.is_half) {
         call.member(key).problem("a tensor of fp16 or fp32, as q is");

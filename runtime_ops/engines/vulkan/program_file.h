@@ -1,5 +1,5 @@
-// model.vulkan.json: the programs of a bundle as dispatches of this engine's shaders (docs/android-gpu.md has the format). It
-// may be a stranger's: whatever it says, no dispatch reads or writes outside of the buffers that are made for it.
+// model.vulkan.json: a bundle's programs as dispatches of this engine's shaders (format: docs/android-gpu.md). It may
+// come from a stranger: no content makes a dispatch read or write outside of the buffers made for it.
 #pragma once
 
 #include <cstdint>
@@ -49,8 +49,8 @@ enum class Kind : uint8_t {
 inline constexpr size_t kKinds = 9;
 const char* kind_name(Kind kind);
 
-// What a dispatch computes and moves, by its sizes. An instruction of a row program is one operation, and so is a function such
-// as exp; scores that a dispatch of attention makes again count again. Of what is read and written each word counts once.
+// Work of a dispatch, by its sizes. An instruction of a row program is one operation, and so is a function such as exp;
+// scores that attention recomputes count again. Each word that is read or written counts once.
 struct Work {
   double flops = 0;
   double bytes = 0;
@@ -79,11 +79,11 @@ struct WindowPart {
   uint64_t bytes;
 };
 
-// Where an input is copied to before the dispatches.
+// Destination of an input, which is copied before the dispatches.
 struct InputPlace {
   bool in_pool = false;
   uint32_t word = 0;                   // of the pool
-  std::vector<WindowPart> parts = {};  // one, or of what is too large for a window several
+  std::vector<WindowPart> parts = {};  // one, or several if the input is too large for a window
 };
 
 // Rows of the first axis of the input `table`, by `count` numbers of the input `indices` from `first` on, to a word of the
@@ -96,7 +96,7 @@ struct Gather {
   uint32_t to;
 };
 
-// An input of labels, each of which is to be below `vocabulary`.
+// An input of labels, each of them below `vocabulary`.
 struct LabelInput {
   size_t input;
   int64_t vocabulary;
@@ -105,8 +105,8 @@ struct LabelInput {
 struct Program {
   uint64_t words = 0;       // of the pool
   bool has_halves = false;  // tensors of fp16
-  // Of a program with such tensors that makes gradients: inputs and outputs that are proportional, so that the former may be
-  // multiplied by what brings the gradients between them into the range of fp16, and the latter divided by it.
+  // For a program with such tensors that computes gradients: proportional inputs and outputs. The inputs may be scaled
+  // to bring the gradients between them into the range of fp16; the outputs are then scaled back.
   std::vector<size_t> scaled_inputs, scaled_outputs;
   std::vector<InputPlace> inputs;
   std::vector<uint32_t> outputs;  // the word at which each begins

@@ -164,7 +164,7 @@ class RowReader {
     dispatch_.work.flops += is_operation ? static_cast<double>(rows_) * static_cast<double>(columns) : 0;
   }
 
-  // Whether it is an operation, and not a read or a choice.
+  // Read a step; return whether it is an operation, and not a read or a choice.
   bool read_step(const JsonNode* step) {
     const int64_t op = step[0].integer(0, kRowChoose);
     const int64_t dst = step[1].integer(0, kRowRegisters - 1);
@@ -209,7 +209,7 @@ class RowReader {
     return value;
   }
 
-  // Whether it is a reduction, and no store.
+  // Read a result; return whether it is a reduction, and not a store.
   bool read_result(const JsonNode& result, uint64_t width, std::bitset<kRowReductions>& reduced) {
     const std::vector<JsonNode> parts = result.items();
     if (parts.size() != 3) {

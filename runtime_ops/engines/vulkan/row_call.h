@@ -15,14 +15,14 @@ inline constexpr uint32_t kRowConstant = uint32_t{1} << 30, kRowReduced = uint32
 // Kinds of results.
 inline constexpr uint32_t kRowStore = 0, kRowSum = 1, kRowMax = 2, kRowStoreHalf = 3;
 
-// How many operands an instruction of this opcode has; 0 where there is none, and of kRowLoad.
+// Number of operands of an instruction with this opcode; 0 for kRowLoad and unknown opcodes.
 size_t row_operands(int64_t op);
 
-// A dispatch of the call. Its `constants` are the program: how many reads, and of each the width and whether it is of fp16, how many constants and their
-// bits, how many phases, and of each width, how many of its instructions run once, how many there are, and results, the
-// instructions (op, dst, a, b, c, d) and the results (kind, operand, target). `code` gets what depends on places: rank, dims,
-// how many reads, where each begins, their strides, where each output begins. `words` are those of the pool. Problems go to
-// the node's document.
+// Read a dispatch of the call. Its `constants` are the program: the number of reads, each with its width and whether it
+// is fp16; the number of constants and their bits; the number of phases, each with its width, how many of its
+// instructions run once, how many there are, and results; the instructions (op, dst, a, b, c, d) and the results (kind,
+// operand, target). `code` gets what depends on places: rank, dims, the number of reads, where each begins, their
+// strides, where each output begins. `words` are those of the pool. Problems go to the node's document.
 Dispatch read_row_call(const JsonNode& call, uint64_t words, std::vector<uint32_t>& code);
 
 }  // namespace vulkan

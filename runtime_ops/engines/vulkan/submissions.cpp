@@ -8,7 +8,7 @@ namespace zoexport {
 namespace vulkan {
 namespace {
 
-// What a slow phone's GPU reaches with these shaders, taken low: nobody has measured one.
+// Throughput of a slow phone's GPU with these shaders: a low estimate that nobody has measured.
 constexpr double kFlopsOfSecond = 5e9, kBytesOfSecond = 2e9;
 constexpr uint32_t kMostPieces = 256;  // of a dispatch
 

@@ -1,4 +1,4 @@
-// A program's dispatches as submissions, none of which is likely to run longer than a system's watchdog lets a GPU be busy.
+// A program's dispatches as submissions, each likely to end before a system's watchdog finds the GPU busy for too long.
 #pragma once
 
 #include <vector>
@@ -18,11 +18,11 @@ struct Piece {
   uint32_t groups[3] = {1, 1, 1};
 };
 
-// Whether a shader knows workgroups by their numbers alone, and not by how many there are: its dispatches can be divided.
+// Return whether a shader uses only the numbers of its workgroups, not their count: its dispatches can be divided.
 bool is_divisible(Shader shader);
 
-// The pieces of each submission, in order; one submission of none where there is no dispatch. A dispatch that alone is longer
-// is divided along its longest axis.
+// Return the pieces of each submission, in order; one empty submission if there is no dispatch. A dispatch that is too
+// long for a submission is divided along its longest axis.
 std::vector<std::vector<Piece>> submissions_of(const std::vector<Dispatch>& dispatches, double most_seconds);
 
 }  // namespace vulkan

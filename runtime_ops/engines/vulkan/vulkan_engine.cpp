@@ -22,7 +22,7 @@ Failure failed(const ProgramSpec& program, const std::string& found, const std::
           "Compile the bundle again."};
 }
 
-// What was copied to a place of a window last, and where that ends.
+// The last data that was copied to a place of a window, and where it ends.
 struct Brought {
   uint64_t end;
   const void* data;
@@ -87,7 +87,7 @@ class VulkanEngine : public Engine {
   // of fp16, and between its calls they may grow 256 times. Where they grow more, the program runs again with smaller ones.
   static constexpr int kLargest = 8, kSmaller = 6, kMostTries = 4;
 
-  // Of the numbers that a program is given: the power of two for its gradients, and whether all are finite.
+  // Range of a program's inputs: the power of two for its gradients, and whether all are finite.
   struct Range {
     int exponent = 0;
     bool is_finite = true;
@@ -127,7 +127,7 @@ class VulkanEngine : public Engine {
     }
   }
 
-  // With inputs that may be scaled by 2^exponent, and outputs back.
+  // Runs a program; inputs that may be scaled are multiplied by 2^exponent, and outputs scaled back.
   Status run_once(const ProgramSpec& program, Loaded& loaded, const vulkan::Program& planned,
                   const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs, int exponent) {
     for (const vulkan::LabelInput& labels : planned.labels) {

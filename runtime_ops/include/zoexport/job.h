@@ -32,7 +32,7 @@ typedef struct zo_conditions {
 
 /* Appends examples that a user typed to a data file, or replaces it, completely or not at all. `examples` is a list of
  * {"prompt", "completion"} or {"messages": [{"role", "content"}]}, whose last message is the assistant's. ZO_DATA_ERROR
- * if zo_dataset_read would refuse one, whatever the bundle. */
+ * if zo_dataset_read would refuse one for every bundle. */
 ZO_API zo_status zo_typed_write(const char* path, const char* examples, int32_t append, zo_error* error);
 
 typedef struct zo_job zo_job;

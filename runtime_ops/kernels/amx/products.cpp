@@ -98,7 +98,7 @@ void store_pairs(__m512 first, __m512 second, uint16_t* out) {
   }
 }
 
-// Of an unpacking that calls put for one row of B after the other: takes them by pairs.
+// Return a `put` for unpackings, which call it for one row of B after the other: it stores the rows in pairs.
 template <size_t P, typename Value>
 auto put_pairs(const Part& part, uint16_t* packed, Value value) {
   return [part, packed, value, first = __m512{}](size_t, size_t unit, size_t p, size_t i, Avx512::Word code,

@@ -25,7 +25,7 @@ constexpr size_t kPanelOfGroup = kWordsOfGroup * kLanes;
 #define ZO_CODES 4
 
 struct Words {
-  // As q, so that sums need no offset.
+  // Values are stored as q, so that sums need no offset.
   static Avx512::Word stored(Avx512::Word codes) {
     return (Avx512::Word)_mm512_sub_epi8((__m512i)codes, _mm512_set1_epi8(8));
   }

@@ -25,7 +25,7 @@ struct Dots {
   Avx512::Float total() const { return _mm512_cvtepi32_ps(sums); }
 };
 
-// Of codes that are 128 too great, and not 8: a row's offset is 16 times as far.
+// Sums for codes with an offset of 128 instead of 8: a row's offset is 16 times as large.
 struct ByteDots : Dots {
   ByteDots() = default;
   explicit ByteDots(int32_t begin) : Dots(16 * begin) {}

@@ -25,7 +25,7 @@ struct Dots {
   Neon::Float total() const { return vcvtq_f32_s32(sums); }
 };
 
-// Of codes as they are: a row has no offset.
+// Sums for codes without an offset: a row has none either.
 struct ByteDots : Dots {
   ByteDots() = default;
   explicit ByteDots(int32_t) {}

@@ -16,8 +16,8 @@ constexpr size_t kLanes = Neon::kLanes;
 constexpr size_t kRows = 12;  // whose sums, those of a group, and what is multiplied are in registers
 constexpr size_t kPanelOfGroup = kWordsOfGroup * kLanes;
 
-// A panel's codes as q, which they exceed by `above`: of each eight inputs two columns beside each other (32 bytes of four
-// columns), then its scales.
+// Convert a panel's codes to q, which they exceed by `above`: for each eight inputs, two columns next to each other (32
+// bytes of four columns), then the scales.
 void pair_columns(size_t groups, uint8x16_t above, float* panel) {
   for (size_t g = 0; g < groups; ++g, panel += kPanelOfGroup) {
     for (size_t i = 0; i < 2 * detail::kFloats; i += 2) {

@@ -58,7 +58,7 @@ struct Neon {
 
     void set(Float value) { scale = value; }
     Float times(Word word, size_t i) const {
-      // Of the code with its highest bit turned over: q in two's complement.
+      // Flipping the highest bit of a code gives q in two's complement.
       return to_float((Word)((Int)((word ^ 0x88888888u) << static_cast<uint32_t>(28 - 4 * i)) >> 28)) * scale;
     }
   };

@@ -1,4 +1,4 @@
-// A LoRA adapter that is to be written, whatever the format.
+// A LoRA adapter to be written, in any format.
 #pragma once
 
 #include <cstdint>

@@ -122,7 +122,7 @@ std::string head_of(const std::vector<AdapterTensor>& tensors, const GgufSetting
   return head;
 }
 
-// Appends a block: its scale, then each number by it. Whether float16 has the scale.
+// Append a block: its scale, then the quantized values. Return whether the scale fits float16.
 bool put_block(std::string& bytes, const float* values) {
   float largest = 0;
   for (uint64_t i = 0; i < kBlock; ++i) {
@@ -133,13 +133,13 @@ bool put_block(std::string& bytes, const float* values) {
   const uint16_t half = float_to_half(scale);
   put(bytes, half);
   for (uint64_t i = 0; i < kBlock; ++i) {
-    // Scales whose inverse is no float are zero as float16, whatever the numbers are.
+    // If the scale's inverse overflows float, the scale is zero as float16 and the values have no effect.
     put(bytes, static_cast<int8_t>(std::isfinite(inverse) ? std::round(values[i] * inverse) : 0));
   }
   return half != kInfiniteHalf;
 }
 
-// Appends the bytes of finite numbers, whole rows. Whether the type has all of them.
+// Append the bytes of finite numbers, whole rows. Return whether the type can represent all of them.
 bool put_values(std::string& bytes, const std::vector<float>& values, TensorType type) {
   bool fits = true;
   if (type == TensorType::kF32) {
@@ -195,7 +195,7 @@ std::vector<uint64_t> grouped_rows(uint64_t groups, uint64_t heads, uint64_t wid
   return rows;
 }
 
-// Of B's rows in llama.cpp's order, which of transformers' each one is; empty where they are the same.
+// For each row of B in llama.cpp's order, return its row in transformers' order; empty if the orders are equal.
 Result<std::vector<uint64_t>> rows_in_order(const AdapterLayer& layer) {
   const RowOrder& order = layer.llama_cpp.order;
   const bool paired = order.pairs != 0;

@@ -19,8 +19,8 @@ struct GgufSettings {
   int32_t outtype = 0;  // ZO_OUTTYPE_*
 };
 
-// Writes the file `path`, with the bytes of the package gguf. Layers need their names of llama.cpp. Of q8_0, rows that are no
-// multiple of 32 are f16; numbers beyond float16 are refused there. See Output for `replace`.
+// Write the file `path`, with the same bytes as the package gguf. Layers need their llama.cpp names. For q8_0, rows of
+// a length that is not a multiple of 32 are f16; numbers beyond float16 are refused there. See Output for `replace`.
 Status write_gguf(const std::vector<AdapterLayer>& layers, const GgufSettings& settings, const std::string& path,
                   bool replace);
 

@@ -45,7 +45,7 @@ std::string shown(const json& value) {
   return value.dump(-1, ' ', true, json::error_handler_t::replace).substr(0, kLongestName);
 }
 
-// What Python calls true.
+// Return whether Python treats the value as true.
 bool says_something(const json& value) {
   return !(value.is_null() || (value.is_boolean() && !value.get<bool>()) ||
            (value.is_number() && value.get<double>() == 0) ||
@@ -76,7 +76,7 @@ Status check_number(double found, double expected, const std::string& where, con
   return refused(where, decimal(found), decimal(expected) + ", as the bundle was compiled", fix);
 }
 
-// Whether the layers have these ranks and the scales that the bundle gives them, whatever makes these up.
+// Check that each layer has the bundle's rank and scale, regardless of how the scale is made up.
 Status check_scaling(const PeftScaling& found, const PeftScaling& own, const std::vector<SlotSpec>& wanted,
                      const std::string& where) {
   for (const SlotSpec& slot : wanted) {

@@ -11,10 +11,10 @@
 
 namespace zoexport {
 
-// What a description says of a whole adapter.
+// Adapter-wide settings of an adapter's description.
 struct PeftSettings {
   PeftScaling scaling;
-  std::string base_model;  // empty where it does not say
+  std::string base_model;  // empty if not given
 };
 
 // The name of the description, of an adapter and of a bundle's own.

@@ -10,7 +10,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Of a stranger's file, whose patterns may be made to match slowly.
+// Limits for an untrusted file: its patterns may be crafted to match slowly.
 constexpr size_t kMostPatterns = 1024;
 constexpr uint32_t kMostSteps = 10'000;
 constexpr size_t kLongestShown = 200;

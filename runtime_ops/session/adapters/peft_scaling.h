@@ -15,12 +15,12 @@ namespace zoexport {
 // Numbers of modules by regular expressions for the whole path, or for its end from a dot on; the first that matches counts.
 class PeftPatterns {
  public:
-  // The member `key` of a description, in the order of its text; none where it has no such member.
+  // Return the member `key` of a description, in the order of its text; empty if the member is absent.
   static Result<PeftPatterns> read(const nlohmann::ordered_json& description, const char* key,
                                    const std::string& where);
 
   bool empty() const { return numbers_.empty(); }
-  // `otherwise` where no pattern matches.
+  // Return the value of the matching pattern, or `otherwise` if no pattern matches.
   Result<double> of(const std::string& module, double otherwise) const;
 
  private:
@@ -32,7 +32,7 @@ class PeftScaling {
   // `text` is that of a description.
   static Result<PeftScaling> read(const std::string& text, const std::string& where);
 
-  // Whether all modules have the same rank and alpha.
+  // Return whether all modules have the same rank and alpha.
   bool uniform() const { return ranks_.empty() && alphas_.empty(); }
   bool rslora() const { return rslora_; }
   double rank() const { return rank_; }
@@ -40,7 +40,7 @@ class PeftScaling {
 
   Result<double> rank_of(const std::string& module) const { return ranks_.of(module, rank_); }
   Result<double> alpha_of(const std::string& module) const { return alphas_.of(module, alpha_); }
-  // What its output is multiplied by: alpha / rank, or with rsLoRA alpha / sqrt(rank).
+  // Return the factor of the module's output: alpha / rank, or with rsLoRA alpha / sqrt(rank).
   Result<double> scale_of(const std::string& module) const;
   // The alpha that gives this scale without rsLoRA.
   Result<double> plain_alpha_of(const std::string& module) const;

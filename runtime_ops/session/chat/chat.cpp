@@ -30,7 +30,7 @@ Message as_transformers_gives(const Message& message) {
   return given;
 }
 
-// Of OpenAI's messages: they tell messages and calls apart, and are nothing that is said.
+// OpenAI's identifiers of messages and calls; they carry no content.
 constexpr std::array kLabels = {"id", "name", "tool_call_id"};
 
 // The first key of a message, with something behind it, that the template did not ask for; empty without one.
@@ -71,7 +71,7 @@ Result<jinja::Rendered> Chat::write(const std::vector<Message>& messages, const 
     list.push_back(jinja::from_json(as_transformers_gives(one)));
   }
   jinja::Dict variables;
-  // As transformers gives them; documents are of retrieval, which no data set here has.
+  // The variables that transformers passes; `documents` is for retrieval, which no data set here has.
   variables.entries = {{"messages", list},
                        {"tools", jinja::from_json(tools)},
                        {"documents", jinja::from_json(nullptr)},

@@ -21,12 +21,12 @@ Message message(const std::string& role, const std::string& content);
 // A bundle's chat template.
 class Chat {
  public:
-  // The failure says why there is none.
+  // Open the template; the failure explains why there is none.
   static Result<Chat> open(const TextSpec& text);
 
   // The conversation as text; `reply`: up to where the assistant's answer begins. It names its special tokens, so that none are
   // to be added when it is tokenized. `tools`: what the assistant can call, or null. `now` is for templates that write the date.
-  // A key that the template does not read is a failure, as what it says would be lost.
+  // A key that the template does not read is a failure, as its content would be lost.
   Result<jinja::Rendered> write(const std::vector<Message>& messages, const Message& tools, bool reply,
                                 std::time_t now) const;
 

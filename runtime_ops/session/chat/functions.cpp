@@ -231,7 +231,7 @@ Value selected(Costs& costs, const Value& value, const Arguments& arguments, boo
   return made(costs, std::move(result));
 }
 
-// As int() of Python has it of a number, or else of what float() reads.
+// Return Python's int() of a number, or of any text that float() reads.
 Value whole(Costs& costs, const Value& value, const Arguments& arguments) {
   double number = 0;
   if (const auto found = value.integer()) {
@@ -401,7 +401,7 @@ bool ends(const std::string& text, const std::string& with) {
   return text.size() >= with.size() && text.compare(text.size() - with.size(), with.size(), with) == 0;
 }
 
-// Of startswith and endswith, which take several.
+// Return whether `holds` is true for any argument, for startswith and endswith.
 bool any_of(Costs& costs, const Arguments& arguments, const std::string& text,
             bool (*holds)(const std::string&, const std::string&)) {
   const Value* given = arguments.get(0, "prefix");
@@ -496,7 +496,7 @@ const std::map<std::string, Method>& methods() {
   return *known;
 }
 
-// What a search for each of the arguments in a text takes at worst.
+// Spend the worst-case cost of a search for each of the arguments in a text.
 bool spend_on(Costs& costs, const Value& value, const Arguments& arguments) {
   const size_t bytes = value.text() != nullptr ? value.text()->size() : 0;
   return costs.spend(bytes + arguments.size()) && costs.spend(bytes / 256 * arguments.size());

@@ -1,4 +1,4 @@
-// What templates can call: Jinja's filters and tests, and the methods of Python's texts and dicts.
+// Functions that templates can call: Jinja's filters and tests, and the methods of Python's str and dict.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ struct Arguments {
   List positional = {};
   std::vector<std::pair<std::string, Value>> named = {};
 
-  // By place or by name; null where it is not given.
+  // Return the argument by position or by name; null if it is not given.
   const Value* get(size_t place, const char* name) const;
   std::string text(size_t place, const char* name, const std::string& otherwise) const;
   // Bytes of all.
@@ -28,14 +28,14 @@ bool known_test(const std::string& name);
 Value filtered(Costs& costs, const std::string& name, const Value& value, const Arguments& arguments);
 bool tested(Costs& costs, const std::string& name, const Value& value, const Arguments& arguments);
 
-// Whether values of this kind have a method of this name.
+// Return whether values of this kind have a method of this name.
 bool has_method(const Value& value, const std::string& name);
 Value method(Costs& costs, const Value& value, const std::string& name, const Arguments& arguments);
 
-// What a loop goes over; a failure where nothing can.
+// Return the elements that a loop iterates over; fail if the value is not iterable.
 List elements(Costs& costs, const Value& value);
 bool contains(Costs& costs, const Value& container, const Value& value);
-// As value.name and value['name'] do, but for methods.
+// Look up value.name or value['name'], except for methods.
 Value attribute(const Value& value, const std::string& name);
 Value item(Costs& costs, const Value& value, const Value& key);
 

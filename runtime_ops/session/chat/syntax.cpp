@@ -441,7 +441,7 @@ class Parser {
     return constant(Value());
   }
 
-  // What stands between brackets, with commas between; the first of them is read.
+  // Read the comma-separated items up to the closing bracket; the parser is at the first item.
   template <typename Item>
   void items(const char* end, Item item) {
     while (!failure_ && !is(end)) {
@@ -524,7 +524,7 @@ class Parser {
     });
   }
 
-  // Filters and tests behind a value. Without a value: filters of a block, the first of which needs no bar.
+  // Read the filters and tests after a value. Without a value, read a block's filters; the first needs no bar.
   Made filters(Made node) {
     Level level(this);
     bool first = node == nullptr;

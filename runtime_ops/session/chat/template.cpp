@@ -37,9 +37,9 @@ constexpr int kMostOfValues = 64;
 constexpr size_t kLongestDate = 100;
 constexpr int64_t kLongestRange = 100000;
 constexpr size_t kOfScope = 256;
-constexpr size_t kOfNode = 16;  // what one step costs beside the values that it makes
+constexpr size_t kOfNode = 16;  // cost of one step, without the values that it makes
 
-// As strftime has it, in the words of no locale: hosts set theirs as they like. `%-d` is without a leading zero.
+// Format a date like strftime in the C locale, as hosts may set their own locale. `%-d` drops the leading zero.
 std::string date_text(const std::string& format, std::time_t now) {
   std::tm local = {};
   ::localtime_r(&now, &local);

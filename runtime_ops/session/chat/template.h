@@ -23,7 +23,7 @@ class Template {
  public:
   static Result<Template> parse(const std::string& source);
 
-  // With these variables; which keys of their dicts were asked for is noted in these. `now` is for strftime_now.
+  // Render with these variables; each dict records the keys that were read. `now` is for strftime_now.
   Result<Rendered> render(const Dict& variables, std::time_t now) const;
 
  private:

@@ -16,15 +16,15 @@ enum class Case {
   kWords
 };  // kWords: the filter `title`, which begins words at blanks and brackets
 
-// What an element of a list that is a text takes: it, the text, and what both were made of.
+// Bytes of a list element that is a text: the element, the text, and the memory of what both were made of.
 inline constexpr size_t kOfPart = 128;
 
-// What Python's strip takes for white space.
+// Return whether Python's strip treats the character as white space.
 bool blank(char32_t character);
 // Python's strip, lstrip and rstrip: without these characters, or white space, at the begin and the end.
 std::string cut(const std::string& text, const std::optional<std::string>& set, bool begin, bool end);
 std::string lower(const std::string& text);
-// Of characters, and one of them.
+// Return the number of characters, or one of them.
 size_t count(const std::string& text);
 std::string character(const std::string& text, size_t place);
 // Python's splitlines.

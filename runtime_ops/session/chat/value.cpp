@@ -10,7 +10,7 @@
 namespace zoexport::jinja {
 namespace {
 
-// As Python's repr: the fewest digits that are read back as the same number.
+// Return Python's repr: the fewest digits that are read back as the same number.
 std::string float_text(double value) {
   if (std::isnan(value)) {
     return "nan";

@@ -19,7 +19,7 @@ struct Scope;
 
 using List = std::vector<Value>;
 
-// What a run of a template has cost, and its first failure, after which nothing of its result is used.
+// Cost of rendering a template so far, and its first failure, after which its result is not used.
 class Costs {
  public:
   // Bytes of what was made or read; false once there is a failure.
@@ -48,7 +48,7 @@ struct Dict {
   void set(const std::string& key, Value value);
 };
 
-// What `set` can change.
+// Attributes that `set` can change.
 struct Namespace {
   Dict attributes;
 };
@@ -102,13 +102,13 @@ class Value {
 Value from_json(const nlohmann::ordered_json& json);
 
 bool equal(Costs& costs, const Value& a, const Value& b);
-// Below 0, 0 or above; nothing where the two cannot be compared.
+// Return a number below 0, 0 or above 0; nothing if the two cannot be compared.
 std::optional<int> order(Costs& costs, const Value& a, const Value& b);
 
-// As Python's str() and repr().
+// Return Python's str() and repr().
 std::string written(Costs& costs, const Value& value);
 std::string represented(Costs& costs, const Value& value);
-// How json.dumps writes.
+// Format of json.dumps.
 struct JsonLayout {
   bool ascii = false;                 // other characters as \u....
   std::optional<std::string> indent;  // of a level; without it, all is on one line

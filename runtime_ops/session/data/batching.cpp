@@ -23,7 +23,7 @@ struct Row {
   std::vector<Entry> entries;
 };
 
-// What labels of a candidate can see: of a causal model everything up to the last of them, else the whole.
+// Return the number of tokens that a candidate's labels can see: for a causal model up to the last label, else all.
 uint32_t visible_length(const Candidate& candidate, bool causal) {
   uint32_t length = candidate.length;
   while (causal && candidate.labels[length - 1] == kNoLabel) {
@@ -69,7 +69,7 @@ class Rows {
   std::vector<Row> take() { return std::move(rows_); }
 
  private:
-  // The number of the row for a candidate, made where there is none.
+  // Return the number of the candidate's row; add a row if no row fits.
   size_t place(const Word& word) {
     const auto after = ordered_.upper_bound(word);
     if (after != ordered_.begin()) {
@@ -92,8 +92,8 @@ class Rows {
     return rows_.size() - 1;
   }
 
-  // The first of the rows that begin with a word, of which `next` is one. Rows that come later have larger numbers, so it
-  // stays the first: each row is looked at once for each of its beginnings.
+  // Return the first of the rows that begin with a word; `next` is one of them. Later rows have larger numbers, so the
+  // result stays valid: each row is visited once for each of its beginnings.
   size_t first_beginning_with(const Word& word, std::map<Word, size_t>::const_iterator next) {
     const auto [known, fresh] = beginnings_.emplace(word, 0);
     if (fresh) {

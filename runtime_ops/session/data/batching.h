@@ -17,7 +17,7 @@ struct CallLimits {
   uint32_t max_labels;
   uint32_t min_labels;              // fewer entries are filled up with ones that nobody reads
   std::vector<uint32_t> lengths{};  // ascending, up to max_length: rows get the smallest that fits; empty: any length
-  // Of a model that is not causal: what rows are padded with, so that it sees no padding. Every label sees a whole row.
+  // Padding token of a model that is not causal, so that it sees no padding. Every label sees a whole row.
   std::optional<int64_t> pad_token{};
 };
 
@@ -40,7 +40,7 @@ struct Layout {
   };
   std::vector<Example> examples;
   std::vector<uint32_t> labels;  // label entries of each candidate
-  // Of each candidate, the sum of its entries' log-probabilities under the reference model; empty where no loss needs it.
+  // Sum of each candidate's log-probabilities under the reference model; empty if no loss needs it.
   std::vector<double> reference;
   std::vector<Call> calls;
 };

@@ -43,7 +43,7 @@ class Dataset {
   // SHA-256 over everything that training sees of the examples, in their order (docs/session.md, "The run's settings").
   std::string digest() const;
 
-  // How many examples a chat template wrote; nothing where examples came as tokens.
+  // Return the number of examples that a chat template wrote; nothing if examples came as tokens.
   std::optional<uint64_t> conversations() const { return conversations_; }
   void note_conversations(uint64_t count) { conversations_ = conversations_.value_or(0) + count; }
 

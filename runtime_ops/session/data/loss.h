@@ -26,12 +26,12 @@ class CandidateScores {
   }
   // The mean over the layout's examples.
   double mean_loss(const Objective& objective) const;
-  // By candidate: the derivative of mean_loss() by the log-probability of each of its entries. Those of the full loss do
-  // not depend on the scores.
+  // By candidate: the derivative of mean_loss() by the log-probability of each of its entries. For the full loss, they
+  // do not depend on the scores.
   std::vector<double> weights(const Objective& objective) const;
   // By how much the right candidate of a pair is preferred.
   double margin(size_t index, const Objective& objective) const;
-  // Whether the right candidate of an example has the highest score (the first of equal ones counts), or is preferred.
+  // Return whether the right candidate has the highest score (the first of equal ones counts), or is preferred.
   bool right(size_t index, const Objective& objective) const;
 
  private:
@@ -46,7 +46,7 @@ class CandidateScores {
   double choices(const Layout::Example& example, int32_t score, double* slopes) const;
   double dpo(const Layout::Example& example, double beta, double* slopes) const;
   double orpo(const Layout::Example& example, double beta, double* slopes) const;
-  // What choices are compared by: the sum or the mean of the log-probabilities of a candidate's entries.
+  // Return the score of a choice: the sum or the mean of the log-probabilities of a candidate's entries.
   double scored(uint32_t candidate, int32_t score) const {
     return score == ZO_CHOICES_MEAN ? mean(candidate) : sums_[candidate];
   }

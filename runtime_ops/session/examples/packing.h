@@ -15,7 +15,7 @@ namespace zoexport {
 // one begins. Each row becomes an example of the data set.
 class RowPacker {
  public:
-  // An end token of `spec` stands between two sequences of which the first ends with none and the second begins with no
+  // Insert an end token of `spec` between two sequences if the first has no end token and the second begins with no
   // special token. Nothing is predicted at it. The references must outlive the packer.
   RowPacker(size_t max_length, const TextSpec& spec, const Tokenizer& tokenizer, Dataset& dataset)
       : max_length_(max_length), spec_(spec), tokenizer_(tokenizer), dataset_(dataset) {}

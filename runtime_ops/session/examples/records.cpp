@@ -21,7 +21,7 @@ const std::string kShapes = R"({"text"}, {"prompt", "completion"}, {"prompt", "c
 const std::string kPrompts = R"({"prompt"}, {"messages"}, {"conversations"} or {"instruction", "input"})";
 constexpr std::array kKnown = {"text",   "prompt",   "completion",    "choices",     "messages",
                                "chosen", "rejected", "conversations", "instruction", "output"};
-// What others call the roles of a conversation.
+// Names that other data sets use for the roles of a conversation.
 const std::map<std::string, std::string> kRoles = {{"human", "user"},        {"gpt", "assistant"},
                                                    {"chatgpt", "assistant"}, {"bing", "assistant"},
                                                    {"bard", "assistant"},    {"model", "assistant"}};
@@ -43,7 +43,7 @@ std::string kind(const json& value) {
 
 bool known(const std::string& key) { return std::find(kKnown.begin(), kKnown.end(), key) != kKnown.end(); }
 
-// Characters that two texts have in common, in the longest piece that both have and likewise on either side of it.
+// Count the characters that two texts share: in their longest common substring and, recursively, on either side of it.
 size_t matching(const std::string& a, const std::string& b) {
   size_t best = 0, begin_a = 0, begin_b = 0;
   for (size_t i = 0; i < a.size(); ++i) {
@@ -144,7 +144,7 @@ Result<Record> completion_record(const json& content, const std::string& where) 
   return Record(CompletionRecord{prompt, std::move(choices), static_cast<size_t>(target), false});
 }
 
-// Whether a message has something beside its content, or a content of parts: null is enough beside calls of tools.
+// Return whether a message has more than text: a content of parts, or calls of tools with null content.
 bool says_more(const json& message) {
   const bool calls = message.contains("tool_calls") && !message.at("tool_calls").empty();
   const auto content = message.find("content");
@@ -192,7 +192,7 @@ Result<std::vector<Message>> turns_of(const json& messages, const char* key, con
   return turns;
 }
 
-// What the assistant can call: a list, which some data sets have as a text; null without any.
+// Return the tools that the assistant can call: a list, which some data sets store as text; null if there are none.
 Result<Message> tools_of(const json& content, const std::string& where) {
   const auto found = content.find("tools");
   if (found == content.end() || found->is_null()) {
@@ -265,7 +265,7 @@ Failure same_answers(const std::string& where) {
                   "Remove the line: nothing is preferred in it.");
 }
 
-// A pair of conversations: what "chosen" and "rejected" have behind the prompt's turns, where there are some.
+// Read a pair of conversations: the turns of the prompt, if any, followed by those of "chosen" or "rejected".
 Result<Record> chat_pair(const json& content, const std::string& where) {
   std::array<std::vector<Message>, 2> turns;
   if (content.contains("prompt")) {

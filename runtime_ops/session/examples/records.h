@@ -13,7 +13,7 @@
 namespace zoexport {
 
 struct TextRecord {
-  std::string text;  // every token of which is a label
+  std::string text;  // every token is a label
 };
 
 struct CompletionRecord {
@@ -23,26 +23,26 @@ struct CompletionRecord {
   bool pair = false;                     // of a chosen and a rejected answer, in this order
 };
 
-// Conversations of which the last turn is the assistant's, and is learned; of a pair two, which differ in that turn alone.
+// Conversations that end with the assistant's turn, which is learned; a pair has two, which differ only in that turn.
 struct ChatRecord {
   std::vector<Message> messages;
   std::optional<std::vector<Message>> rejected;
   Message tools;  // a list, or null
 };
 
-// An instruction, what it is about, and the answer, which is learned: a conversation where the model has a chat template.
+// An instruction, its input, and the learned answer: a conversation if the model has a chat template.
 struct InstructionRecord {
   std::string instruction;
   std::string input;  // may be empty
   std::string output;
 };
 
-// What a user asks by it.
+// Return the user's message of an instruction.
 std::string asked(const InstructionRecord& record);
 
 using Record = std::variant<TextRecord, CompletionRecord, ChatRecord, InstructionRecord>;
 
-// What text is to be generated after: a text or messages.
+// A prompt to generate after: a text or messages.
 struct Prompt {
   std::string text;
   std::vector<Message>
@@ -57,7 +57,7 @@ inline Failure unusable(const std::string& where, const std::string& found, cons
   return {ZO_DATA_ERROR, where, found, expected, fix};
 }
 
-// One line, which `where` names. Keys that an example has beside those of its shape are added to `unused`.
+// Parse one line; `where` names it. Keys that do not belong to the example's shape are added to `unused`.
 Result<Record> parse_record(const std::string& line, const std::string& where, std::set<std::string>* unused = nullptr);
 Result<Prompt> parse_prompt(const std::string& line, const std::string& where);
 

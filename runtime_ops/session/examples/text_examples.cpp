@@ -59,7 +59,7 @@ class MaskedPrompt {
     close_.assign(close, tokens.end());
   }
 
-  // Drops tokens until at most `room` are left beside the masks; false where special tokens alone are more.
+  // Drop tokens until at most `room` are left, apart from the masks; false if the special tokens alone exceed it.
   bool shorten(size_t room, bool& shortened) {
     const size_t all = lead_.size() + before_.size() + after_.size() + close_.size();
     const size_t excess = all - std::min(all, room);
@@ -157,7 +157,7 @@ class Reader {
     return (completion != nullptr && completion->pair) || (chat != nullptr && chat->rejected);
   }
 
-  // Whether the example has what the loss compares. Two choices are a pair too.
+  // Check that the example has the candidates that the loss compares. Two choices are also a pair.
   Status check_compared(const Record& record, const std::string& where) const {
     const auto* completion = std::get_if<CompletionRecord>(&record);
     const size_t compared = is_pair(record) ? 2 : completion != nullptr ? completion->completions.size() : 1;
@@ -173,7 +173,7 @@ class Reader {
     return {};
   }
 
-  // Whether the end of the example is learned; choices are compared without it.
+  // Return whether the end of the example is learned; choices are compared without it.
   bool must_end(const Record& record) const {
     const auto* completion = std::get_if<CompletionRecord>(&record);
     const bool plain = completion != nullptr && (completion->pair || completion->completions.size() == 1);
@@ -270,7 +270,7 @@ class Reader {
       }
       made.answers.emplace_back(begin, whole.size());
     } else {
-      // What a template marks as the assistant's (transformers' return_assistant_tokens_mask).
+      // The spans that a template marks as the assistant's (transformers' return_assistant_tokens_mask).
       ZO_ASSIGN(answers, in_tokens(whole_text->generated, whole_text->text, whole, where));
       const size_t from = all ? 0 : begin;
       std::copy_if(answers.begin(), answers.end(), std::back_inserter(made.answers),
@@ -294,8 +294,8 @@ class Reader {
     return found;
   }
 
-  // The bytes of a conversation's answers before the last turn. There are none where the template writes a turn otherwise once
-  // others follow it, and a greeting may be none: often nothing says where it begins.
+  // Return the bytes of a conversation's answers before the last turn. Empty if the template writes a turn differently
+  // once others follow it. A greeting may be left out, as its begin is often unknown.
   std::vector<Span> earlier_answers(const std::vector<Message>& messages, const Message& tools, const std::string& text,
                                     std::time_t now) const {
     std::vector<Span> answers;
@@ -359,7 +359,7 @@ class Reader {
       tokens.resize(std::min(tokens.size(), most));
       made.length = std::max(made.length, all);
       made.shortened = made.shortened || tokens.size() < all;
-      // A label for each token that is learned, where the token before it is; the first of all has none.
+      // A label for each learned token, at the position of the token before it; the first token has none.
       Tokens labels(tokens.size(), kNoLabel);
       const auto learn = [&](size_t from, size_t to) {
         for (size_t at = std::max<size_t>(from, 1); at < std::min(to, tokens.size()); ++at) {

@@ -32,9 +32,9 @@ struct ReadReport {
   uint64_t needed = 0;           // tokens of the longest one that was shortened
   uint64_t endless = 0;          // texts and completions that got no end token, as the bundle has none
   uint64_t last_turn_only = 0;   // conversations of whose answers the last one alone could be learned
-  std::set<std::string> unused;  // keys that examples have beside those of their shapes; the first ones
+  std::set<std::string> unused;  // the first keys that do not belong to the examples' shapes
 
-  // What whoever trains on the examples should know, in sentences; empty where there is nothing.
+  // Return what a user who trains on the examples should know, in sentences; empty if there is nothing.
   std::string note(size_t max_length) const;
 };
 
@@ -48,7 +48,7 @@ struct TextExample {
   bool shortened = false;
   bool endless = false;          // whether an end token is missing, as the bundle has none
   bool divides = false;          // whether it may go on in a second row
-  std::set<std::string> unused;  // keys beside those of its shape
+  std::set<std::string> unused;  // keys that do not belong to its shape
   bool last_turn_only = false;   // a conversation of whose answers the last one alone could be learned
   bool merged = false;           // a token reaches from the prompt into the completion
 
@@ -57,13 +57,13 @@ struct TextExample {
 
 using OnExample = std::function<Status(Result<TextExample> example, size_t line, const std::string& where)>;
 
-// Passes on what each line of a JSON Lines file is, or why it cannot be used. `spec` is that of the bundle's manifest; `go_on` is
-// told of the file's bytes.
+// Pass on the example of each line of a JSON Lines file, or why it cannot be used. `spec` is the manifest's; `go_on`
+// gets the number of bytes read.
 //
 //   text                 every token but the first is predicted; what does not fit is cut off its end
-//   prompt, completion   the tokens of the whole text; the completion is predicted, each of the choices after the same part of
-//                        the prompt, of which what does not fit is cut off its begin
-//   prompt, chosen, rejected   likewise, the two answers being choices of which the first is right
+//   prompt, completion   the tokens of the whole text; the completion is predicted. Each choice follows the same part
+//                        of the prompt; a prompt that does not fit loses its beginning
+//   prompt, chosen, rejected   the same with both answers as choices; the first is right
 //   messages             as the model's chat template writes them; every answer is predicted, with `mask_history` or where the
 //                        template writes earlier answers otherwise the last one, of a pair both last ones. So are
 //                        {"conversations"} of {"from", "value"}, and {"prompt", "completion"} that are lists of messages

@@ -15,7 +15,7 @@ namespace {
 // A call reads all weights once, which takes as long as computing so many rows.
 constexpr size_t kRowsOfACall = 8;
 
-// What `count` tokens take in rows, in calls of ascending `lengths` up to `most`, and in `first` the length of the first.
+// Return the cost of `count` tokens in rows, in calls of ascending `lengths` up to `most`; `first` gets the first one.
 size_t cost_of(size_t count, const std::vector<uint32_t>& lengths, size_t most, uint32_t& first) {
   first = lengths.front();
   const uint32_t* padded = nullptr;

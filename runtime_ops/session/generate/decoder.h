@@ -14,18 +14,18 @@ namespace zoexport {
 
 class Decoder {
  public:
-  // Of a manifest that has such programs. All references outlive this object.
+  // The manifest must have programs for generation. All references outlive this object.
   Decoder(const Manifest& manifest, const Slots& slots, Programs& programs, FrozenWeights& weights);
 
   // The tokens that were fed, and how many more fit.
   const std::vector<int64_t>& fed() const { return fed_; }
   uint32_t room() const { return spec_.context - position_; }
-  // Forgets all but the first `count` tokens that were fed, or all of them where a window has lost what these saw.
+  // Forget all but the first `count` fed tokens, or all tokens if a sliding window has lost what these saw.
   void go_back(size_t count);
 
   // Goes on by `count` tokens, at most room(). `seed` is the run's. Afterwards logits() are those of the last one.
   Status feed(const int64_t* tokens, size_t count, uint64_t seed, const StateValues& state);
-  // Of each token of the vocabulary; they may be changed until the next call.
+  // Logits of the vocabulary; the caller may change them until the next call.
   std::vector<float>& logits() { return logits_; }
 
  private:
@@ -38,8 +38,8 @@ class Decoder {
     float* kept;
     std::vector<float> given;
   };
-  // Where an input of a stage's program lies that is no row, found once: of a weight `data`; of a table that of position 0,
-  // and the bytes of a row; of a state its slot.
+  // Location of an input of a stage's program that is not a row, found once: `data` of a weight; `data` of a table at
+  // position 0 and the bytes of its row; the slot of a state.
   struct Source {
     const uint8_t* data;
     uint64_t row;
@@ -49,7 +49,7 @@ class Decoder {
     std::vector<Cache> caches;
     std::map<const ProgramSpec*, std::vector<Source>> sources;  // by input
   };
-  // What a program is called with; `data` of all is filled in for each call.
+  // Arguments of a program; each `data` is filled in for each call.
   struct Call {
     std::vector<Tensor> inputs;
     std::vector<Tensor> outputs;
@@ -60,7 +60,7 @@ class Decoder {
 
   // Opens the weights and makes room for the caches, before the first call.
   Status prepare();
-  // How many tokens the next call takes, of `count` that are left: a length of the programs.
+  // Return the number of tokens of the next call, with `count` left: a length of the programs.
   uint32_t next_length(size_t count) const;
   Status run(size_t stage, const ProgramSpec& program, uint32_t count, const StateValues& state);
   const void* input(const ValueSpec& value, const Source& source, const StateValues& state);

@@ -8,7 +8,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What of a prompt that is too long is read: the last of its tokens, with room for what is to follow, or for half a context.
+// Truncate a long prompt to its last tokens, with room for the new tokens, at most half a context.
 std::vector<int64_t> last_part(const std::vector<int64_t>& prompt, uint32_t max_new_tokens, uint32_t context) {
   const size_t most = prompt.size() < context ? context : context - std::min(max_new_tokens, context / 2);
   const size_t dropped = prompt.size() - std::min(prompt.size(), std::max<size_t>(most, 1));

@@ -31,13 +31,13 @@ struct Generation {
   double decode_seconds = 0;  // from the second token on: the first comes with the prompt
 };
 
-// Whether to go on after a token.
+// Callback for a token; returns whether to continue.
 using OnToken = std::function<bool(int64_t token)>;
 
 // Refuses a prompt or options that no session could take.
 Status check_options(const Manifest& manifest, const GenerateOptions& options);
 
-// Reads the prompt and generates. What the decoder has read already of a prompt, with the same values, is not read again.
+// Read the prompt and generate. A part of the prompt that the decoder has already read with the same values is reused.
 // `seed` is the run's.
 Result<Generation> generate(const Manifest& manifest, Decoder& decoder, const GenerateOptions& options, uint64_t seed,
                             const StateValues& state, const OnToken& on_token);

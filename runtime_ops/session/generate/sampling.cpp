@@ -16,8 +16,8 @@ Failure refused(const char* where, double found, const char* expected) {
   return {ZO_INVALID_ARGUMENT, where, decimal(found), expected, "Pass such a number."};
 }
 
-// exp(x) for x <= 0 within 1e-15 relative, by operations that every processor rounds alike: x = n log(2) + r, and the
-// series of exp(r).
+// Return exp(x) for x <= 0 within 1e-15 relative, by operations that every processor rounds identically:
+// x = n log(2) + r, and the series of exp(r).
 double exponential(double x) {
   if (!(x > -700)) {
     return 0;

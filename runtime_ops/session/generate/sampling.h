@@ -1,5 +1,5 @@
-// Which token follows, from logits and the noise specification. All arithmetic is defined (docs/generate.md): with the same
-// logits and seed every host chooses the same.
+// Sampling of the next token from logits and the noise specification. All arithmetic is defined (docs/generate.md):
+// with the same logits and seed, every host chooses the same token.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +18,17 @@ struct SamplingOptions {
   uint64_t seed = 0;
 };
 
-// What of the options is out of its range.
+// Refuse options that are out of their range.
 Status check_sampling(const SamplingOptions& options);
 
 class Sampler {
  public:
-  // Of the first `vocabulary` logits.
+  // Sample from the first `vocabulary` logits.
   Sampler(const SamplingOptions& options, size_t vocabulary);
 
   // A token that was in the prompt, or follows it.
   void see(int64_t token);
-  // The token with this number after the prompt, from its logits, which are changed. Where none is a number, the first.
+  // Return token number `number` after the prompt; changes the logits. If all logits are NaN, return the first token.
   int64_t choose(float* logits, uint32_t number);
 
  private:

@@ -18,14 +18,14 @@ class StoppedText {
   StoppedText(const Tokenizer& tokenizer, std::vector<std::string> stops)
       : stream_(tokenizer.stream(/*skip_special=*/true)), stops_(std::move(stops)) {}
 
-  // The text goes on behind that of a prompt, of which nothing is given: so the blank before its first word is.
+  // Continue the text of a prompt, which itself is not returned; the blank before the first new word is.
   Status follow(const Tokenizer& tokenizer, const std::vector<int64_t>& prompt);
   // What is certain of the text with this token, and was not before: whole characters, and no beginning of a stop string.
   Result<std::string> push(int64_t token);
   // The rest.
   std::string finish() { return take(stream_.finish(), /*last=*/true); }
 
-  // Whether a stop string came: nothing follows.
+  // Return whether a stop string was found: nothing follows.
   bool stopped() const { return stopped_; }
   // All that was given.
   const std::string& text() const { return text_; }

@@ -19,14 +19,14 @@ class BundleFiles {
 
   const std::string& path() const { return folder_.path(); }
 
-  // Whether all files are there, with the manifest's sizes: quick, and no file is altered between this and its use
-  // unseen, as `open` looks again.
+  // Check that all files exist with the manifest's sizes. This is quick; `open` checks again, so a file that is altered
+  // in between is detected.
   Status check_sizes() const;
 
   // Hashes what hosts read by themselves: the tokenizer and, where the host's engine runs them, the programs.
   Status check_hosts(bool programs) const;
 
-  // Whether a file has the manifest's size and SHA-256; it stays open until it is used.
+  // Check that a file has the manifest's size and SHA-256; it stays open until it is used.
   Status check(const std::string& name) const;
 
   // A file with the manifest's size and SHA-256. Whoever uses it reads or maps what this opened.

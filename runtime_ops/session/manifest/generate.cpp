@@ -113,7 +113,7 @@ class StageCheck {
     return true;
   }
 
-  // Whether the first size that is not 1 is that of the tokens; of one token all sizes may be.
+  // Return whether the first size that is not 1 is the number of tokens; for one token, all sizes may be 1.
   bool has_rows(const ValueSpec& table) const {
     for (const Dimension& size : table.shape) {
       if (size.max != 1) {
@@ -171,7 +171,7 @@ class StageCheck {
   JsonProblems& problems_;
 };
 
-// That a stage takes what the one before it gives, and has the same caches whatever the length.
+// Check that a stage takes the output of the previous stage, and has the same caches for every length.
 void check_chain(const GenerateSpec& spec, size_t stage, uint32_t length, JsonProblems& problems) {
   const ProgramSpec& program = *spec.program(stage, length);
   const Values in = with_role(program.inputs, "activation");

@@ -16,7 +16,7 @@ bool is_table(const SlotSpec& slot) {
          slot.shape[0] >= kLeastEntries && slot.shape[0] <= kMostEntries && (slot.shape[0] & (slot.shape[0] - 1)) == 0;
 }
 
-// A float beside integers would need a perturbation of its own kind, and a rate of its own.
+// Floats cannot be trained together with integers: they would need their own perturbation and learning rate.
 void check_slots(const Manifest& manifest, JsonProblems& problems) {
   for (const SlotSpec& slot : manifest.slots) {
     const std::string name = std::string("the ") + dtype_text(slot.dtype) + " slot " + slot.name;
@@ -75,7 +75,7 @@ void check_grid(const Manifest& manifest, JsonProblems& problems) {
     problems.add("grid", "a grid without a trainable slot of uint8 or int8", "at least one such slot, or no grid");
     return;
   }
-  // With queries it is a name of the zeroth-order update rule.
+  // If there are queries, `optimizer` names the zeroth-order update rule.
   if (!manifest.optimizer.empty() && manifest.queries() == 0) {
     problems.add("settings.optimizer", manifest.optimizer + " without queries in a bundle with grid",
                  "settings.num_queries, as no first-order method trains integers");

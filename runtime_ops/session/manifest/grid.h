@@ -1,4 +1,4 @@
-// What a manifest says of bundles that train integers: its member `grid` (docs/bundle.md).
+// The manifest's member `grid`, for bundles that train integers (docs/bundle.md).
 #pragma once
 
 #include "session/manifest/manifest.h"
@@ -6,7 +6,7 @@
 
 namespace zoexport {
 
-// Reads the member, where it is there.
+// Read the member, if present.
 void read_grid(const JsonNode& root, Manifest& manifest);
 
 // Checks it, the slots that it is about, and that nothing else is there which cannot train integers.

@@ -33,7 +33,7 @@ struct ValueSpec {
   int32_t dtype = ZO_FLOAT32;
   std::vector<Dimension> shape;
 
-  // Whether every size is fixed, and these are the sizes.
+  // Return whether every size is fixed and equal to `sizes`.
   bool has_shape(const std::vector<int64_t>& sizes) const;
 };
 
@@ -41,7 +41,7 @@ struct ProgramSpec {
   std::string name;
   std::string file;
   std::string entry_point;
-  std::string family;   // what stages call it, whatever the length; empty where none does
+  std::string family;   // stages refer to programs of all lengths by it; empty if no stage does
   uint32_t length = 0;  // tokens of a row; 0 where one program takes all lengths, or no rows
   std::vector<ValueSpec> inputs;
   std::vector<ValueSpec> outputs;
@@ -61,13 +61,13 @@ struct SlotSpec {
   uint64_t elements = 0;
 
   size_t bytes() const { return elements * dtype_bytes(dtype); }
-  // Whether its values do not pass as float32: indices, or weights of INT8, or of INT4, two a byte.
+  // Return whether its values are not floats: indices, or INT8 or INT4 weights, two INT4 values per byte.
   bool integers() const { return dtype != ZO_FLOAT32 && dtype != ZO_FLOAT16; }
-  // Of a slot that is trained: an element of uint8 is two integers.
+  // Return the number of trained values of a trainable slot: an element of uint8 is two integers.
   uint64_t trained_values() const { return dtype == ZO_UINT8 ? 2 * elements : elements; }
 };
 
-// How a bundle's integers are trained (docs/integers.md).
+// Training of a bundle's integers (docs/integers.md).
 struct GridSpec {
   std::string table;    // the slot of the roundings
   double eps = 0;       // that they were made for
@@ -75,7 +75,7 @@ struct GridSpec {
   bool summed = false;  // whether an update rounds the sum of all queries once, and not each
 };
 
-// What a stage is run for.
+// Purpose of a run of a stage.
 enum class Pass { kForward, kBackward, kEvaluate, kSaving, kFromSaved };
 
 // One part of a model. Stages are applied in order: the first takes tokens, the last is the head, which scores labels. A
@@ -83,7 +83,7 @@ enum class Pass { kForward, kBackward, kEvaluate, kSaving, kFromSaved };
 struct StageSpec {
   std::string name;
   std::string forward;                      // families of programs
-  std::string backward;                     // empty where there is none
+  std::string backward;                     // empty if absent
   std::string evaluate;                     // forward without perturbation: of most stages the same family
   std::string saving;                       // forward, and gives results that `from_saved` takes; may be empty as both
   std::string from_saved;                   // backward from them
@@ -106,7 +106,7 @@ struct GenerateSpec {
   std::vector<uint32_t> lengths;  // tokens in one call, ascending; the first is 1
   std::vector<int64_t> stop_tokens;
   std::vector<ProgramSpec> programs;
-  std::vector<StageSpec> stages;  // of which only `name`, `forward` and `bind` count
+  std::vector<StageSpec> stages;  // only `name`, `forward` and `bind` are used
 
   // The program of a stage for so many tokens; that of the last one has no length.
   const ProgramSpec* program(size_t stage, uint32_t length) const;
@@ -117,7 +117,7 @@ struct FileSpec {
   std::string sha256;
 };
 
-// Of settings that are megabytes.
+// Convert a setting from megabytes to bytes.
 inline uint64_t in_bytes(uint32_t megabytes) { return uint64_t{megabytes} * 1000 * 1000; }
 
 struct Manifest {
@@ -130,7 +130,7 @@ struct Manifest {
   uint32_t max_length = 0;
   uint32_t max_labels = 0;
   uint32_t copies = 0;
-  int64_t vocab_size = 0;                 // 0 where the manifest does not say
+  int64_t vocab_size = 0;                 // 0 if not in the manifest
   std::optional<LlamaCppSpec> llama_cpp;  // absent if the bundle trains no adapter
   RunSettings settings;
   double dropout = 0;  // share of adapters' inputs that a step leaves out; of programs that take it
@@ -156,14 +156,14 @@ struct Manifest {
 
   // Becomes `fallback`, which has none itself.
   void fall_back();
-  // Whether one stage is first and head at once. Its programs choose label rows themselves, and what it runs forward
-  // perturbs its slots, of any number of copies from the same rows, and gives their next values.
+  // Return whether one stage is both first and head. Its programs choose label rows themselves; its forward program
+  // perturbs its slots, for any number of copies of the same rows, and gives their next values.
   bool whole() const { return stages.size() == 1; }
   // Projected gradients of a step; 0 of a first-order method.
   uint32_t queries() const { return step.scalars(); }
-  // The level that moves a slot: that of the last group that reads it, and the first where none does.
+  // Return the level that moves a slot: the level of the last group that reads it, or the first if no group reads it.
   size_t level_of(const std::string& slot) const;
-  // The program of a family for rows of `length` tokens, or the one for all lengths; null where there is none.
+  // Return a family's program for rows of `length` tokens, or its program for all lengths; null if absent.
   const ProgramSpec* program(const std::string& family, uint32_t length) const;
   const ProgramSpec* program(const std::string& name) const;
 };

@@ -10,11 +10,11 @@
 namespace zoexport {
 namespace {
 
-// Of files for what passes between stages: more than any disk has room for, and sums of it fit 64 bits.
+// Limit of scratch files for data between stages: larger than any disk, and sums of it fit 64 bits.
 constexpr uint64_t kMostScratch = uint64_t{1} << 46;
 constexpr uint64_t kPadding = 64;  // of each tensor there
 
-// Of the noise and the dropout that programs are given: one array for each name.
+// Return the bytes of the noise and dropout inputs of programs: one array for each name.
 uint64_t noise_bytes(const Manifest& manifest) {
   std::map<std::string, uint64_t> arrays;
   for (const ProgramSpec& program : manifest.programs) {
@@ -31,7 +31,7 @@ uint64_t noise_bytes(const Manifest& manifest) {
   return bytes;
 }
 
-// Of a call's tokens, and of its labels where a program has a least number of them.
+// Return the bytes of a call's tokens, and of its labels if a program has a minimum number of them.
 uint64_t call_bytes(const Manifest& manifest) {
   uint64_t least = 1;
   for (const ProgramSpec& program : manifest.programs) {
@@ -40,20 +40,20 @@ uint64_t call_bytes(const Manifest& manifest) {
       least = std::max(least, static_cast<uint64_t>(positions->shape[0].min));
     }
   }
-  // The tokens once more where they are repeated for each copy. Of a label: position, token, and two outputs of each copy.
+  // Tokens count twice, as copies may repeat them. A label has a position, a token and two outputs per copy.
   const uint64_t tokens = size_product(size_product(manifest.rows, manifest.max_length), 2 * sizeof(int64_t));
   const uint64_t outputs = size_product(manifest.copies, 2 * sizeof(float));
   return size_sum(tokens, size_product(least, size_sum(outputs, 2 * sizeof(int64_t))));
 }
 
-// Of the rows that a head scores, and of their gradients.
+// Return the bytes of the rows that a head scores, and of their gradients.
 uint64_t head_bytes(const Manifest& manifest) {
   const ProgramSpec* head = manifest.program(manifest.stages.back().forward, manifest.max_length);
   const ValueSpec* rows = head == nullptr ? nullptr : head->input("activation");
   return rows == nullptr ? 0 : size_product(value_bytes(*rows), 2);
 }
 
-// Of what passes between stages, in a file: regions as large as the most that a stage gives, for each copy or each stage.
+// Return the bytes of the file for data between stages: a region of a stage's largest output for each copy or stage.
 uint64_t scratch_bytes(const Manifest& manifest) {
   uint64_t region = 0;
   for (const ProgramSpec& program : manifest.programs) {

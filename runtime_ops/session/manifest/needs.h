@@ -1,11 +1,11 @@
-// What a bundle asks of a machine: sizes that someone else wrote, added up before anything is taken.
+// Memory that a bundle requires, added up from the manifest's untrusted sizes before anything is allocated.
 #pragma once
 
 #include "session/manifest/manifest.h"
 
 namespace zoexport {
 
-// Bytes of a value at its largest sizes; at least kMostTensor where it would be more than any tensor may take.
+// Bytes of a value at its largest sizes; at least kMostTensor if it exceeds the limit of a tensor.
 uint64_t value_bytes(const ValueSpec& value);
 
 // The most that one tensor may take, so that sums of many stay within 64 bits.
@@ -16,7 +16,7 @@ inline constexpr uint64_t kMostTensor = uint64_t{1} << 40;
 // names the manifest.
 Status check_needs(const Manifest& manifest, const std::string& where);
 
-// Likewise a run whose updates take more examples than their rows have room for.
+// Refuse a run whose updates take more examples than fit this machine's memory.
 Status check_batch(const RunSettings& run, uint32_t max_length);
 
 }  // namespace zoexport

@@ -27,7 +27,7 @@ Failure damaged(const OpenFile& packed, const std::string& name, const std::stri
   return {ZO_BUNDLE_ERROR, packed.path() + ", " + name, found, expected, kAgain};
 }
 
-// Copies an entry to `path`, and says its SHA-256. `copied` is told of each piece, and whether to go on.
+// Copy an entry to `path`, and compute its SHA-256. `copied` gets the bytes of each piece and returns whether to go on.
 Status copy(const OpenFile& packed, const ZipEntry& entry, const std::string& path, std::string& hash,
             const std::function<bool(uint64_t bytes)>& copied) {
   const auto piece = std::make_unique<uint8_t[]>(kPiece);
@@ -75,7 +75,7 @@ Status check_room(const std::string& folder, uint64_t needed) {
                  "at least " + std::to_string(needed / 1000000 + 1) + " MB for the bundle", "Free some space."};
 }
 
-// Whether the archive has what the manifest lists, of its sizes, and nothing else; the bytes of that.
+// Check that the archive has exactly the files of the manifest, with their sizes; return their total bytes.
 Result<uint64_t> check_entries(const OpenFile& packed, const std::map<std::string, ZipEntry>& entries,
                                const Manifest& manifest) {
   uint64_t total = 0;

@@ -12,7 +12,7 @@
 namespace zoexport {
 
 struct UnpackOptions {
-  const TrustedKeys* trusted = nullptr;  // keys of which one must have signed the bundle; null: any bundle
+  const TrustedKeys* trusted = nullptr;  // one of them must have signed the bundle; null: any bundle
   bool replace = false;                  // what is at the folder gives way
   GoOn go_on;                            // of bytes
 };

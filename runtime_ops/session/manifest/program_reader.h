@@ -1,4 +1,4 @@
-// What of a manifest says how a program is called.
+// Reader of the manifest's programs: files, inputs and outputs.
 #pragma once
 
 #include <string>
@@ -10,10 +10,10 @@ namespace zoexport {
 
 inline constexpr int64_t kLargest = 1 << 30;  // of any count: keeps products of two within int64
 
-// Whether a file's name stays inside the bundle, on every system.
+// Return whether a file's name stays inside the bundle, on every system.
 bool stays_inside(const std::string& name);
 
-// Names that do not stay inside are refused where the manifest lists its files, and every other name must be one of those.
+// Read a file's name, which must be in the manifest's list of files; names that do not stay inside are refused there.
 std::string read_file_name(const JsonNode& node);
 
 ProgramSpec read_program(const JsonNode& node);

@@ -19,7 +19,7 @@ const std::string_view kUntrusted = "untrusted comment:";
 const std::string_view kTrusted = "trusted comment: ";
 const char* const kSign = "Sign it with a key that is trusted ('zoexport sign'), or get it from whoever holds one.";
 
-// Of the size that is expected, else nothing: the alphabet of RFC 4648 with its padding, and no other character.
+// Decode base64 of the expected size, else return nothing: the alphabet of RFC 4648 with padding, no other character.
 template <size_t N>
 std::optional<std::array<uint8_t, N>> from_base64(std::string_view text) {
   static constexpr std::string_view kAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -62,7 +62,7 @@ std::vector<std::string_view> lines(std::string_view text) {
 
 bool starts_with(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
 
-// As minisign prints it: a little-endian number in hexadecimal digits.
+// Format a key like minisign: a little-endian number in hexadecimal digits.
 std::string key_text(const uint8_t* number) {
   unsigned long long value = 0;
   for (size_t i = 8; i-- > 0;) {

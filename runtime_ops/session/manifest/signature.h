@@ -22,7 +22,7 @@ using TrustedKeys = std::vector<PublicKey>;
 // refused, as it cannot be meant.
 Result<TrustedKeys> parse_keys(const std::string& text);
 
-// Whether one of the keys signed `content`, which is that of the folder's file `name`: the signature is in NAME.minisig.
+// Check that one of the keys signed `content` of the folder's file `name`; the signature is in NAME.minisig.
 Status check_signature(const Folder& folder, const std::string& name, const std::string& content,
                        const TrustedKeys& trusted);
 

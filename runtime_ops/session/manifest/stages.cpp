@@ -90,7 +90,7 @@ class ProgramCheck {
     return allowed(program_.inputs, inputs) && allowed(program_.outputs, outputs);
   }
 
-  // Whether programs perturb, and take the rows of all copies.
+  // Return whether programs perturb and take the rows of all copies.
   bool stacked() const { return manifest_.copies > 1 && !whole_; }
 
   bool allowed(const std::vector<ValueSpec>& values, const std::set<std::string>& roles) {
@@ -217,7 +217,7 @@ class ProgramCheck {
     return true;
   }
 
-  // Where programs perturb, one that reads a trainable slot is told how far, and along what.
+  // If programs perturb, check that one that reads a trainable slot gets epsilon and the direction.
   bool perturbs() {
     std::set<std::string> given, wanted;
     for (const ValueSpec& value : program_.inputs) {
@@ -247,7 +247,7 @@ class ProgramCheck {
     return true;
   }
 
-  // What adapters' inputs are multiplied by has their size, in every row and place.
+  // Check that dropout masks have the size of the adapter's inputs, in every row and position.
   bool drops() {
     for (const ValueSpec& value : program_.inputs) {
       if (!is_dropout(value)) {
@@ -296,7 +296,7 @@ class ProgramCheck {
     }
   }
 
-  // What takes a step of a whole model perturbs and updates its slots.
+  // Check that the step program of a whole model perturbs and updates its slots.
   void steps() {
     // The program makes the noise itself, or takes that of two steps.
     const bool takes_noise = program_.input("noise") != nullptr;
@@ -342,7 +342,7 @@ class ProgramCheck {
   JsonProblems& problems_;
 };
 
-// That stage `index` takes what the one before it gives, and that its backward takes gradients of what it gives.
+// Check that stage `index` takes the previous stage's output, and its backward the gradients of its own output.
 void check_chain(const Manifest& manifest, size_t index, uint32_t length, JsonProblems& problems) {
   const StageSpec& stage = manifest.stages[index];
   const bool head = index + 1 == manifest.stages.size();
@@ -498,7 +498,7 @@ void check_stages(const Manifest& manifest, JsonProblems& problems) {
     const StageSpec& stage = manifest.stages[i];
     for (uint32_t length : manifest.whole() ? any_length : manifest.lengths) {
       for (const Pass pass : {Pass::kEvaluate, Pass::kForward, Pass::kBackward, Pass::kSaving, Pass::kFromSaved}) {
-        // What a whole model runs for both is checked for both.
+        // If a whole model runs one program for both passes, it is checked for both.
         const bool known = pass != Pass::kForward || stage.forward != stage.evaluate || manifest.whole();
         if (known && !stage.family(pass).empty()) {
           check_pass(manifest, i, pass, length, problems);

@@ -1,4 +1,4 @@
-// What a manifest says of a step: its member `step` (docs/bundle.md).
+// The manifest's member `step` (docs/bundle.md).
 #pragma once
 
 #include "session/manifest/manifest.h"

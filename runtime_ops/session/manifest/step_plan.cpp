@@ -6,8 +6,8 @@
 namespace zoexport {
 namespace {
 
-// The standard deviation of a sample of `count` numbers, at least two: of their distances from the first, so that it is 0
-// where all are equal, whatever their mean is rounded to.
+// Return the sample standard deviation of `count` >= 2 numbers, from their distances to the first: it is exactly 0 if
+// all are equal, regardless of rounding in the mean.
 double deviation(const double* of, size_t count) {
   std::vector<double> from_first(of, of + count);
   for (double& value : from_first) {

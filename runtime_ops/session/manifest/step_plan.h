@@ -1,4 +1,4 @@
-// How a step estimates slopes of the loss: the member `step` of the manifest (docs/bundle.md).
+// Plan for estimating the loss's slopes in a step: the manifest's member `step` (docs/bundle.md).
 //
 // The stages are cut into groups, and each group has a level. A level moves the slots of its group along fresh directions;
 // a probe of it is one side of a direction, or no move at all. Levels are nested: for every probe of one, the next level
@@ -24,20 +24,20 @@ struct ProbeLevel {
   uint32_t probes() const { return forward ? directions + 1 : 2 * directions; }
 };
 
-// How many perturbed copies of the model are computed at once.
+// Number of perturbed copies of the model that are computed at once.
 enum class Copies {
   kOne,    // one after another
   kStage,  // all of them pass a stage before the next one
   kCall    // all of them are in one call of programs that perturb
 };
 
-// What a difference of two losses is divided by.
+// Divisor of a difference of two losses.
 enum class Divisor {
   kDistance,  // how far apart their probes are: 2 eps, or eps with forward differences
   kDeviation  // the standard deviation of the losses of all moves (FZOO); of one level with forward differences
 };
 
-// What an update moves values by.
+// Kind of update, by the quantity that moves the values.
 enum class UpdateKind {
   kSgd,       // the gradient of its step
   kMomentum,  // an average of the last steps' gradients
@@ -45,7 +45,7 @@ enum class UpdateKind {
   kMuon       // its orthogonal factor, of slots that are matrices
 };
 
-// How the gradients of a step are applied (docs/adam-from-the-log.md).
+// Rule for applying the gradients of a step (docs/adam-from-the-log.md).
 struct UpdateRule {
   UpdateKind kind = UpdateKind::kSgd;
   double beta1 = 0;      // by how much a gradient counts less for each step that it is old
@@ -53,7 +53,7 @@ struct UpdateRule {
   uint32_t horizon = 1;  // steps whose gradients count
 };
 
-// Where a probe of a level goes.
+// Direction and side of a level's probe.
 struct ProbeMove {
   uint32_t query = 0;  // the direction's number among all of the level in a step
   float side = 0;      // 1, -1, or 0 without a move
@@ -67,18 +67,18 @@ struct StepPlan {
   UpdateRule update;
 
   bool probes_loss() const { return !levels.empty(); }
-  // How often a level goes through its probes in a step.
+  // Return the number of times that a level runs all of its probes in a step.
   uint32_t times(size_t level) const;
   // Losses of a step.
   uint32_t evaluations() const { return times(levels.size()); }
   // Copies of the model that are computed at once.
   uint32_t together() const { return copies == Copies::kOne ? 1 : evaluations(); }
-  // Directions of a level in a step, of which each gives a projected gradient.
+  // Directions of a level in a step; each gives a projected gradient.
   uint32_t directions(size_t level) const { return times(level) * levels[level].directions; }
   // Projected gradients of a step, those of the first level first; and where those of a level begin.
   uint32_t scalars() const { return first_scalar(levels.size()); }
   uint32_t first_scalar(size_t level) const;
-  // Where probe number `probe` of a level goes, when the level runs for the time number `time` in a step.
+  // Return the direction and side of probe number `probe` of a level, in the level's run number `time` of a step.
   ProbeMove move(size_t level, uint32_t time, uint32_t probe) const;
   // The projected gradients of a step: losses (evaluations) of probes of size `eps`, in their order. All are 0 where the
   // losses' deviation, which they are to be divided by, is 0.

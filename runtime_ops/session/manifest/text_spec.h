@@ -16,7 +16,7 @@ class JsonNode;
 struct ChatTemplate {
   std::string source;                         // in Jinja's language
   std::map<std::string, std::string> tokens;  // that it names, such as bos_token
-  std::vector<int64_t> end_tokens;            // with which a turn ends, beside those of all texts
+  std::vector<int64_t> end_tokens;            // that end a turn, in addition to those of all texts
 };
 
 // The token of an encoder that stands for what is predicted.

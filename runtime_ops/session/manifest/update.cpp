@@ -7,7 +7,7 @@
 namespace zoexport {
 namespace {
 
-// Values are told apart by their names where there is one for each slot, else by their roles.
+// Return whether there is a value of this role for each slot, identified by its name; others are identified by role.
 bool by_slot(const std::string& role) { return role == "state" || role == "previous_noise"; }
 
 std::string text(const std::multiset<std::string>& names) {

@@ -6,7 +6,7 @@
 
 namespace zoexport {
 
-// Checks that the program, where there is one, takes and gives every trainable slot, and takes what moves them.
+// Check that the update program, if any, takes and gives every trainable slot and takes the inputs of the update.
 void check_update(const Manifest& manifest, JsonProblems& problems);
 
 }  // namespace zoexport

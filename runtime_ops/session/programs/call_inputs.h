@@ -29,15 +29,15 @@ struct CallScalars {
 // The values of a slot that a call reads, in the slot's dtype.
 using StateValues = std::function<const void*(size_t slot)>;
 
-// Where an input of one value lies.
+// Return the address of a single-value input.
 const void* scalar_value(const CallScalars& scalars, const std::string& role);
 
-// The noise that programs are given. It is made once for a step, whatever number of calls and programs take it.
+// Noise inputs of programs, generated once per step and shared by all calls and programs.
 class NoiseInputs {
  public:
   explicit NoiseInputs(rng::Noise noise) : blocks_(rng::blocks_of(noise)) {}
 
-  // The noise of a call's step, or of the step before. Zeros where nothing is perturbed, or nothing is pending, so that
+  // The noise of a call's step, or of the step before. Zeros if nothing is perturbed, or nothing is pending, so that
   // every bit of the slot stays. Valid until the value is asked for again.
   const float* values(const ValueSpec& value, const SlotSpec& slot, const CallScalars& scalars);
 
@@ -51,13 +51,13 @@ class NoiseInputs {
   std::map<std::string, Made> made_;  // by the value's name
 };
 
-// What adapters' inputs are multiplied by (docs/rng.md, "Dropout"), made anew for each call of a program.
+// Dropout masks of adapters' inputs (docs/rng.md, "Dropout"), generated for each call of a program.
 class DropoutInputs {
  public:
   explicit DropoutInputs(double share) : share_(share) {}
 
-  // Of the input `value`, (rows, length, in), for the adapter of which `slot` is the second matrix: ones where the scalars drop
-  // nothing, and in rows beyond those of which `examples` says whose they are. Valid until the value is asked for again.
+  // Return the mask for input `value`, shape (rows, length, in), of the adapter with second matrix `slot`: ones if the
+  // scalars drop nothing, and in rows beyond `examples`. Valid until the next request for the value.
   const float* values(const ValueSpec& value, const SlotSpec& slot, const CallScalars* scalars,
                       const std::vector<uint32_t>* examples);
 

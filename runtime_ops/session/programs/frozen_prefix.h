@@ -20,18 +20,18 @@ class FrozenPrefix {
   // `stages` outlives this object.
   explicit FrozenPrefix(Stages& stages);
 
-  // The first stage that is no part of it; 0 where there is no use in it.
+  // Return the first stage after the prefix; 0 if the prefix is not useful.
   size_t end() const { return end_; }
   // Bytes of a file in which what rows became is kept, first come first served; 0 keeps none. Rows that are kept already
   // are, unless there are more bytes or fewer.
   void keep(uint64_t bytes);
-  // Fills `to` with what stage end() takes. `values` has tokens and scalars; stages work in the regions `turn`, of which
-  // `to` may be that of end() % 2.
+  // Fill `to` with the input of stage end(). `values` has tokens and scalars; stages work in the regions `turn`, and
+  // `to` may be the region end() % 2.
   Status run(Pass pass, uint32_t length, StageValues values, const std::array<uint8_t*, 2>& turn, uint8_t* to);
 
  private:
   using Key = std::array<uint8_t, 32>;
-  // Where a part of a row lies in a region, and how long it is.
+  // Offset and length of a part of a row in a region.
   struct Part {
     size_t offset, bytes;
   };

@@ -39,7 +39,7 @@ Status FrozenWeights::check_table(const Read& read, uint32_t rows) const {
   bool fits = tensor != nullptr && fits_dtype(*tensor, *read.value) && tensor->shape.size() == read.value->shape.size();
   bool found = false;
   for (size_t i = 0; fits && i < tensor->shape.size(); ++i) {
-    // Of one token, or of a table of one column, several sizes are 1: the tensor tells which are the positions.
+    // For one token, or a table of one column, several sizes are 1: the tensor's shape shows the axis of positions.
     const bool positions = !found && tensor->shape[i] != 1;
     found = found || positions;
     fits = positions ? tensor->shape[i] >= int64_t{rows} : tensor->shape[i] == read.value->shape[i].max;

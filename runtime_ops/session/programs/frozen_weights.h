@@ -23,12 +23,12 @@ class FrozenWeights {
   // Manifest and files outlive this object.
   FrozenWeights(const Manifest& manifest, const BundleFiles& files) : manifest_(manifest), files_(files) {}
 
-  // Opens the file where it is not open yet, and checks that it has every tensor of `reads` as its value states it.
+  // Open the file if it is not open, and check that it has every tensor of `reads` as its value states it.
   Status open(const std::vector<Read>& reads);
-  // A tensor over positions, of which `value` has some rows: its dtype and shape, but for at least `rows` where the first
-  // size that is not 1 stands. The file is open.
+  // Check a tensor over positions, given `value` with some of its rows: same dtype and shape, but at least `rows` in
+  // the first size that is not 1. The file is open.
   Status check_table(const Read& read, uint32_t rows) const;
-  // Of a tensor that was checked.
+  // Return the data of a checked tensor.
   const uint8_t* data(const std::string& name) const { return file_->find(name)->data; }
   int64_t size(const std::string& name, size_t axis) const { return file_->find(name)->shape[axis]; }
 

@@ -8,7 +8,7 @@
 
 namespace zoexport {
 
-// What a program has cost so far.
+// Cost of a program so far.
 struct ProgramCost {
   const ProgramSpec* program = nullptr;
   uint64_t calls = 0;
@@ -18,7 +18,7 @@ struct ProgramCost {
 
 class Programs {
  public:
-  // Those of a manifest, which outlive this object as the engine does.
+  // The programs of a manifest; they outlive this object, as the engine does.
   Programs(const std::vector<ProgramSpec>& programs, Engine& engine);
 
   // Runs one of them (see Engine::run).
@@ -26,7 +26,7 @@ class Programs {
 
   Engine& engine() { return engine_; }
 
-  // Of every program, in their order.
+  // Costs of all programs, in their order.
   const std::vector<ProgramCost>& costs() const { return costs_; }
 
  private:

@@ -8,7 +8,7 @@
 namespace zoexport {
 namespace {
 
-// Of the values of a role, which lie one after another.
+// Return the bytes of the values of a role, which lie one after another.
 size_t bytes_of(const std::vector<ValueSpec>& values, const char* role) {
   size_t bytes = 0;
   for (const ValueSpec& value : values) {

@@ -17,8 +17,8 @@
 
 namespace zoexport {
 
-// What one run of a stage reads and writes; what its program has no role for stays null. Activations and their gradients
-// are float32 and lie one after another, each at a multiple of Scratch::kAlignment bytes.
+// Inputs and outputs of one run of a stage; those without a role in its program stay null. Activations and their
+// gradients are float32 and lie one after another, each at a multiple of Scratch::kAlignment bytes.
 struct StageValues {
   const CallScalars* scalars = nullptr;             // of programs that perturb, or of adapters that leave out inputs
   const std::vector<uint32_t>* examples = nullptr;  // of the call's rows
@@ -71,7 +71,7 @@ class Stages {
   // Runs a stage on rows of `length` tokens.
   Status run(size_t stage, Pass pass, uint32_t length, const StageValues& values);
 
-  // Whether a program gives the next values of all trainable slots; and runs it.
+  // Return whether a program gives the next values of all trainable slots; update() runs it.
   bool has_update() const { return update_ != nullptr; }
   Status update(const StageValues& values);
 

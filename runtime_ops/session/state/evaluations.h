@@ -41,7 +41,7 @@ struct Evaluations {
   // The one of the lowest loss, the first of equal ones; of the untrained values (step 0) none is. Null: there is none.
   const Evaluated* best() const;
   bool has(uint64_t step) const;
-  // Whether `patience` evaluations have followed the best one.
+  // Return whether `patience` evaluations have followed the best one.
   bool ended() const;
   // Forgets those of more steps.
   void cut(uint64_t steps);

@@ -1,4 +1,4 @@
-// Values of slots under a name, beside those of the run: an adapter that was loaded to generate with.
+// Named values of slots, in addition to the run's: an adapter that was loaded to generate with.
 #pragma once
 
 #include <string>
@@ -15,12 +15,12 @@ class NamedSlots {
   // The file is made in `folder` (storage/scratch.h). Both outlive this object.
   NamedSlots(const Slots& slots, const std::string& folder) : slots_(slots), memory_(folder) {}
 
-  // Whether a slot can have a value here: what is trained, and what goes with it. Tables of integers are the bundle's.
+  // Return whether a slot can have a value here: trainable slots and their companions, but no integer tables.
   static bool takes(const Slots& slots, size_t slot) { return slots.trainable(slot) || !slots.spec(slot).integers(); }
 
   // Gives a slot that can have one its value, in the slot's dtype.
   Status set(size_t slot, const void* values);
-  // A slot's value: the bundle's where none was given.
+  // Return a slot's value; the bundle's if none was given.
   const void* value(size_t slot) const {
     return given_.empty() || !given_[slot] ? slots_.bundled(slot) : memory_.data() + offsets_[slot];
   }

@@ -11,7 +11,7 @@
 
 namespace zoexport {
 
-// What went on with another value from step `step` on.
+// A setting that changed at step `step`.
 struct RunChange {
   uint64_t step = 0;
   std::string key;
@@ -34,11 +34,11 @@ struct RunRecord {
   std::vector<RunChange> changes;
 };
 
-// What to do about a record that cannot be used.
+// Remedy for a record that cannot be used.
 inline constexpr char kRunFix[] =
     "Restore it from a copy; without it the run goes on with the settings that are asked for.";
 
-// Where `now` has other values than `record`, which go on from `step`. What either does not have is no difference.
+// Return the differences of `now` from `record`, in effect from `step`. Keys missing on either side do not count.
 std::vector<RunChange> changes_between(const RunRecord& record, const RunRecord& now, uint64_t step);
 
 // Refuses to go on with other values unasked, but for the number of steps, which every call states. `state` is the run's
@@ -46,7 +46,7 @@ std::vector<RunChange> changes_between(const RunRecord& record, const RunRecord&
 Status check_changes(const std::string& state, const RunRecord& record, const RunRecord& now,
                      const std::vector<RunChange>& changes);
 
-// As the file has it, with a CRC-32 of the rest.
+// Return the file's content, with a CRC-32 of the rest.
 nlohmann::json encode_run(const RunRecord& record);
 Result<RunRecord> read_run(const std::string& path);
 

@@ -15,7 +15,7 @@ void read_values(const SlotSpec& slot, const void* values, float* out);
 // float32 as a slot has it: to nearest, ties to even.
 void write_values(const SlotSpec& slot, const float* in, void* values);
 
-// Whether all values of a slot of floats are finite; integers are.
+// Return whether all values of a float slot are finite; integers always are.
 bool all_finite(const SlotSpec& slot, const void* values);
 
 // The largest magnitude of a float16 slot, infinite ones included; NaN counts as more.

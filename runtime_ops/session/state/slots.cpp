@@ -7,7 +7,7 @@
 namespace zoexport {
 namespace {
 
-// Of slots without values there is no memory.
+// Copy bytes; a slot without values has no memory.
 void copy(void* to, const void* from, size_t bytes) {
   if (bytes > 0) {
     std::memcpy(to, from, bytes);
@@ -20,7 +20,7 @@ std::string moment_name(uint32_t moment, const std::string& slot) {
 
 size_t aligned(size_t offset, size_t element) { return (offset + element - 1) / element * element; }
 
-// Where a slot's values may begin: weights of integers are as long as a model, and kernels read 64 bytes at a time.
+// Return the alignment of a slot's values: integer weights are as long as a model, and kernels read 64 bytes at a time.
 size_t alignment(const SlotSpec& spec) { return spec.integers() ? 64 : dtype_bytes(spec.dtype); }
 
 }  // namespace

@@ -25,13 +25,13 @@ class Slots {
   size_t size() const { return specs_->size(); }
   const SlotSpec& spec(size_t index) const { return (*specs_)[index]; }
   bool trainable(size_t index) const { return values_[index].trainable; }
-  // The index of a name, or size() where there is none.
+  // Return the index of a name, or size() if it is absent.
   size_t find(const std::string& name) const;
 
   // Bytes of all trainable slots; slot `index` begins at offset(index) of them.
   size_t trainable_bytes() const { return bytes_; }
   size_t offset(size_t index) const { return values_[index].offset; }
-  // Of one copy: the trainable slots, then each moment of them. A slot with moments is float32, as they are.
+  // Bytes of one copy: the trainable slots, then each moment of them. A slot with moments is float32, as they are.
   size_t copy_bytes() const { return bytes_ * (1 + moments_); }
   uint32_t moments() const { return moments_; }
 
@@ -47,7 +47,7 @@ class Slots {
   void drop_moments() { moments_ = 0; }
 
   const void* current(size_t index) const;
-  // Of trainable slots that are held. A moment's index is below moments().
+  // Values of trainable slots that are held. A moment's index is below moments().
   void* mutable_current(size_t index) { return copies_->current() + values_[index].offset; }
   void* next(size_t index) { return copies_->next() + values_[index].offset; }
   const float* moment(uint32_t moment, size_t index) const;
@@ -56,7 +56,7 @@ class Slots {
   // The next values become the current ones.
   void advance() { copies_->flip(); }
 
-  // Sets one slot's current value, whatever its role; trainable ones are held.
+  // Set one slot's current value, for any role; trainable slots are held.
   void set(size_t index, const void* values);
   // Sets the slots that `file` must hold, and of trainable ones the moments unless the kind is kAll; nothing on failure.
   Status set_from(const SafeTensors& file, SlotKind kind, const std::string& path);
@@ -71,7 +71,7 @@ class Slots {
  private:
   struct Value {
     const void* fixed = nullptr;  // where the value lies while no copy holds it
-    std::vector<uint8_t> owned;   // what `fixed` points to where it is not the bundle's
+    std::vector<uint8_t> owned;   // target of `fixed` if it is not the bundle's
     bool trainable = false;
     size_t offset = 0;  // within a copy, a multiple of an element
   };

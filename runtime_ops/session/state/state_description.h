@@ -1,4 +1,4 @@
-// What a state folder says of itself, without its bundle.
+// Description of a state folder, without its bundle.
 #pragma once
 
 #include <nlohmann/json.hpp>

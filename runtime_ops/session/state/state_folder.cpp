@@ -33,7 +33,7 @@ std::vector<std::string> list(const std::string& folder) {
   return names;
 }
 
-// What stands between a name's beginning and its end, or nothing where these are others.
+// Return the part of a name between `prefix` and `suffix`, or nothing if the name does not have both.
 std::optional<std::string> middle(const std::string& name, const std::string& prefix, const std::string& suffix) {
   const size_t around = prefix.size() + suffix.size();
   if (name.size() < around || name.compare(0, prefix.size(), prefix) != 0 ||
@@ -43,7 +43,7 @@ std::optional<std::string> middle(const std::string& name, const std::string& pr
   return name.substr(prefix.size(), name.size() - around);
 }
 
-// Likewise a number there, as this file writes it.
+// Return the number between `prefix` and `suffix`, in the format of this file, or nothing.
 std::optional<uint64_t> number_in(const std::string& name, const std::string& prefix, const std::string& suffix) {
   const auto digits = middle(name, prefix, suffix);
   if (!digits || digits->empty() || digits->size() > 10 ||
@@ -53,8 +53,8 @@ std::optional<uint64_t> number_in(const std::string& name, const std::string& pr
   return std::stoull(*digits);
 }
 
-// Whether an abrupt end may have left a file of this name: under no other does a session write what is to be renamed, or to have
-// no name at all.
+// Return whether a crash may have left a file of this name: a session gives no other names to files that it will rename
+// or unlink.
 bool is_leftover(const std::string& name) {
   const auto written = middle(name, "", temporary_name(""));
   if (!written) {

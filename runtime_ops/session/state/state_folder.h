@@ -17,9 +17,9 @@
 
 namespace zoexport {
 
-// Steps from one snapshot to the next, where repeating the update of one takes so many random words: 100, and fewer, down
-// to 10, where a resumed run would have to repeat for longer than a quarter of a minute of one core. A function of the
-// bundle alone, so that every host keeps the same snapshots.
+// Return the number of steps between snapshots, given the random words to repeat one update: 100, or fewer, down to 10,
+// if a resumed run would repeat for longer than a quarter of a minute on one core. It depends on the bundle alone, so
+// that every host keeps the same snapshots.
 uint64_t snapshot_every(uint64_t words);
 
 struct AttachOptions {
@@ -30,7 +30,7 @@ struct AttachOptions {
   bool last = false;             // for reading: the values of the last step, also where the run keeps its best
 };
 
-// Whether a folder holds a state.
+// Return whether a folder holds a state.
 bool holds_state(const std::string& path);
 
 // Files of a state.
@@ -39,7 +39,7 @@ inline std::string run_path(const std::string& folder) { return join(folder, "ru
 inline std::string evaluations_path(const std::string& folder) { return join(folder, "evaluations.json"); }
 inline std::string initial_path(const std::string& folder) { return join(folder, "initial.safetensors"); }
 
-// What state.json says.
+// Content of state.json.
 struct Identity {
   std::string bundle_id;
   std::string method;
@@ -66,7 +66,7 @@ class StateFolder {
   std::string run_path() const { return zoexport::run_path(path_); }
   std::string reference_path() const { return join(path_, "reference.json"); }
 
-  // Whether a state that was made here, and has no steps yet, stays.
+  // Set whether a state that was made here, and has no steps yet, stays.
   void want(bool wanted);
 
   Status append(const Record& record);
@@ -90,7 +90,7 @@ class StateFolder {
   Status write_reference(const std::vector<ReferenceScores>& scores);
 
  private:
-  // A state that is being made: what is removed again where it comes to nothing.
+  // A state that is being made: the files and folders to remove again on failure.
   struct Made {
     std::string path;
     std::vector<std::string> files;  // names that were not there before

@@ -10,7 +10,7 @@ namespace zoexport {
 // Bytes of one element.
 size_t dtype_bytes(int32_t dtype);
 
-// What a manifest calls it: "float32" and so on.
+// Return the manifest's name of a dtype: "float32" and so on.
 const char* dtype_text(int32_t dtype);
 // The dtype of such a word; -1 for another.
 int32_t dtype_from_text(const std::string& text);

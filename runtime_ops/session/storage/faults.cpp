@@ -35,7 +35,7 @@ std::mutex& mutex() {
   return *made;
 }
 
-// Runs on whatever thread touched the page, and calls nothing but mmap.
+// Replace the faulting page and the rest of its range by zeros. Runs on the faulting thread; calls only mmap.
 bool replaced(uintptr_t at) {
   for (Range* range = ranges.load(std::memory_order_acquire); range != nullptr; range = range->next) {
     const uintptr_t end = range->end.load(std::memory_order_acquire);

@@ -1,5 +1,5 @@
-// What becomes of a mapped file whose pages the system cannot bring: it was cut short by another program, its disk is full
-// or failing. The processor's fault would end the process by SIGBUS; here it ends the verb of the session instead.
+// Handling of mapped files whose pages cannot be read: another program truncated the file, or its disk is full or
+// failing. The fault would end the process by SIGBUS; here it ends the session's verb instead.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ namespace zoexport {
 // session computed since must not be kept, and the session be opened again.
 class Faults {
  public:
-  // That of the verb which runs on this thread; outside verbs, one that all share.
+  // Return the faults of the verb that runs on this thread; outside verbs, a shared object.
   static const std::shared_ptr<Faults>& current();
 
   // Makes it the current one of this thread for a scope.

@@ -36,9 +36,9 @@ Status read_range(const std::string& path, uint64_t first, uint64_t bytes, zo_st
 // The SHA-256 of a file, read in pieces so that its pages do not count as this process's memory.
 Result<std::string> hash_file(const std::string& path, zo_status code);
 
-// Gives `path` this content: a temporary file beside it (temporary_name) is written, synced and renamed, and the folder
-// synced. On failure nothing else is left, and what was at `path` before is still there, unless it was the folder that could
-// not be synced: then either may be there after a power loss.
+// Set the content of `path`: write and sync a temporary file in the same folder (temporary_name), rename it, and sync
+// the folder. On failure the previous file stays and nothing else is left. Exception: if syncing the folder fails,
+// either file may be there after a power loss.
 Status write_file(const std::string& path, const std::function<bool(int descriptor)>& write);
 // Calls a function of the system again where a signal interrupted it.
 template <typename Call>
@@ -72,7 +72,7 @@ Status rename_file(const std::string& from, const std::string& to);
 // A mapping of a file, or of a part of it; of no bytes it is a null pointer. Owns the mapping, not the file.
 class MappedFile {
  public:
-  // What becomes of a write to the mapping, which nothing of ours does.
+  // Effect of a write to the mapping; this library never writes to it.
   enum class Writes {
     kFault,        // it ends the process
     kPrivateCopy,  // it changes a page of this process alone: for what a program file of a stranger may write
@@ -98,13 +98,13 @@ class MappedFile {
 // destructor.
 class FileLock {
  public:
-  // Makes the file if need be, and waits `seconds` for the lock; nothing where it is still held then.
+  // Create the file if needed, and wait `seconds` for the lock; nothing if it is still held then.
   static Result<std::optional<FileLock>> acquire(const std::string& path, double seconds);
   FileLock(FileLock&& other) noexcept;
   FileLock& operator=(FileLock&&) = delete;
   ~FileLock();
 
-  // At most 1 kB; empty where it cannot be read.
+  // Return at most 1 kB; empty if the file is unreadable.
   std::string read() const;
   Status write(const std::string& content);
   // Sets the file's times to now.
@@ -126,7 +126,7 @@ class FolderLock {
   FileLock lock_;
 };
 
-// Where what can be made again is kept; empty where the environment names no folder.
+// Return the cache folder for files that can be recreated; empty if the environment names no folder.
 std::string default_cache_folder();
 
 }  // namespace zoexport

@@ -49,7 +49,7 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
     problem_ = std::move(problem);
     return false;
   }
-  // Adds a value to the list or object that is open; null where its name is there already.
+  // Add a value to the open list or object; null if its name is already present.
   Json* add(Json value) {
     if (open_.empty()) {
       root_ = std::move(value);
@@ -71,7 +71,7 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
     if (open_.size() == kMostNested) {
       return refuse("more than " + std::to_string(kMostNested) + " lists and objects inside one another");
     }
-    // Stays where it is until it is closed: only then does its parent get another member.
+    // The pointer stays valid until this is closed: only then does its parent get another member.
     Json* const place = add(std::move(value));
     open_.push_back(place);
     return place != nullptr;

@@ -10,7 +10,7 @@ using nlohmann::json;
 
 namespace {
 
-// What the parser would take for the end of the text, or leave out.
+// Return whether the text has bytes that the parser would skip or take for the end of the text.
 bool has_bytes_of_no_json(const char* begin, size_t size) {
   return (size >= 3 && std::memcmp(begin, "\xEF\xBB\xBF", 3) == 0) ||
          (size > 0 && std::memchr(begin, '\0', size) != nullptr);

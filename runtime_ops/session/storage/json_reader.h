@@ -41,7 +41,7 @@ class JsonNode {
 
   bool is_null() const { return value_ != nullptr && value_->is_null(); }
   bool is_object() const { return value_ != nullptr && value_->is_object(); }
-  // Of a node that is there.
+  // Return the JSON of a node that exists.
   const nlohmann::json& value() const { return *value_; }
   std::string text() const;
   double number() const;
@@ -73,7 +73,7 @@ template <typename Json = nlohmann::json>
 Result<Json> parse_json(const char* begin, const char* end, zo_status code, const std::string& document,
                         const std::string& fix);
 
-// The same, with events for whoever builds something else of them. `problem` says why they were refused, once they were.
+// Parse JSON into `events`, for readers that build something else. `problem` is the reason once `events` refuses one.
 Status read_json(const char* begin, const char* end, zo_status code, const std::string& document,
                  const std::string& fix, nlohmann::json_sax<nlohmann::json>& events, const std::string& problem);
 

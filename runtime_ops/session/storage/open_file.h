@@ -54,8 +54,8 @@ class OpenFile {
   zo_status code_;
 };
 
-// A folder whose files are opened from its descriptor, without following a link on the way: none of them lies elsewhere,
-// whatever the folder holds and whoever renames it meanwhile.
+// A folder that opens its files from its descriptor and follows no links inside: every file lies in the folder,
+// regardless of its content and of concurrent renames.
 class Folder {
  public:
   // The path itself may be a link, since it is the host's.
@@ -70,7 +70,7 @@ class Folder {
   }
 
   const std::string& path() const { return path_; }
-  // Whether there is something of this name, a link included.
+  // Return whether there is something of this name, a link included.
   bool has(const std::string& name) const;
   // `name` has its parts separated by slashes; none of them is empty, "." or "..".
   Result<OpenFile> file(const std::string& name) const;

@@ -27,7 +27,7 @@ Status as_output(const std::string& path, const Status& step) {
   return step.ok() ? Status() : Status(cannot_write(path, step.failure().found));
 }
 
-// A new folder beside `path`, of a name that nothing has; empty with errno set where it cannot be made.
+// Create an unused folder next to `path`; empty with errno set on failure.
 std::string folder_beside(const std::string& path) {
   std::string folder = join(folder_of(path), "." + path.substr(path.find_last_of('/') + 1) + ".XXXXXX");
   return ::mkdtemp(folder.data()) == nullptr ? std::string() : folder;
@@ -74,7 +74,7 @@ Status Output::write(const std::string& name, const std::function<Status(OutputF
   const Status whole = write_file(join(folder_, name), [&](int descriptor) {
     OutputFile file(descriptor, path_);
     written = content(file);
-    // What came from a mapping that has lost its file must not become an output.
+    // Data from a mapping that has lost its file must not become an output.
     written = written.ok() ? Faults::current()->check() : written;
     return written.ok();
   });

@@ -1,4 +1,4 @@
-// What a host asked to be written to a path of its own: a file or a folder, whole or not at all.
+// Output to a path that a host chose: a file or a folder, written completely or not at all.
 #pragma once
 
 #include <functional>
@@ -20,8 +20,8 @@ class OutputFile {
   const std::string& path_;  // of the output, for messages
 };
 
-// Everything is written to a folder of an unused name beside the path, synced, and renamed: files that lie there are left alone,
-// and what did not become the output goes again.
+// Everything is written to a new folder next to the path, synced, and renamed: existing files stay untouched, and the
+// rest of that folder is removed.
 class Output {
  public:
   // Refuses a path that exists, unless it may be replaced. Folders above it are made.

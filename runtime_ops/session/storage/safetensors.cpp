@@ -181,7 +181,7 @@ Status write_safetensors(const std::string& path, std::vector<TensorToWrite> ten
     for (const TensorToWrite& tensor : tensors) {
       written = written && write_all(descriptor, tensor.data, tensor.bytes);
     }
-    // What came from a mapping that has lost its file must not take a good file's place.
+    // Data from a mapping that has lost its file must not take a good file's place.
     if (written && !Faults::current()->check().ok()) {
       errno = EIO;
       return false;

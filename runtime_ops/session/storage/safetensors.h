@@ -51,7 +51,7 @@ struct TensorToWrite {
   size_t bytes;
 };
 
-// How a file begins whose header is this JSON: its length in 8 bytes, and the header, filled up so that the data is aligned.
+// Return the head of a file with this JSON header: its length in 8 bytes, and the header, padded to align the data.
 std::string safetensors_head(std::string header);
 
 // Writes atomically, wide elements first, so that all are aligned. The metadata gets an entry "crc32" of the data, in 8

@@ -31,7 +31,7 @@ class Scratch {
       reserved_ = bytes;
       taken_ = Clock::now();
     }
-    // What was given back may be another file's by now.
+    // Another file may use the released room by now.
     if (reserved_ < bytes) {
       ZO_TRY(file_->reserve(bytes));
       reserved_ = bytes;

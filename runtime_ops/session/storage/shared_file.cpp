@@ -29,7 +29,7 @@ bool writes_zeros(int descriptor, size_t bytes) {
   return true;
 }
 
-// False with errno set where the disk has no room.
+// Reserve room on the disk; false with errno set if the disk is full.
 bool take_room(int descriptor, size_t bytes) {
 #if defined(__APPLE__)
   return writes_zeros(descriptor, bytes);

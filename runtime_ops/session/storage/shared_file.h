@@ -14,15 +14,15 @@ namespace zoexport {
 // The folder for temporary files: $TMPDIR, or the system's own.
 std::string temporary_folder();
 
-// What the name of a file begins with that is to have none, followed by so many letters and digits and ".tmp": an end between
-// making and unlinking it leaves it behind.
+// Prefix of the name of a file that is to be unlinked, followed by so many letters and digits and ".tmp": a crash
+// between creating and unlinking it leaves it behind.
 inline constexpr char kScratchPrefix[] = "zoexport-";
 inline constexpr size_t kScratchLetters = 6;
 
 // Owns mapping and descriptor.
 class SharedFile {
  public:
-  // A file of `bytes` zeros in `folder` that has no name, so that nothing is left of it whatever happens.
+  // Create a file of `bytes` zeros in `folder` without a name, so that nothing is left of it even after a crash.
   static Result<SharedFile> unnamed(const std::string& folder, size_t bytes);
   // A new one of `bytes` zeros at `path`, in place of what is there. On failure nothing is left.
   static Result<SharedFile> create(const std::string& path, size_t bytes);
@@ -35,16 +35,16 @@ class SharedFile {
 
   uint8_t* data() const { return data_; }
   size_t size() const { return size_; }
-  // What distinguishes the file from a copy of it.
+  // Device and inode number, which distinguish the file from a copy of it.
   uint64_t device() const { return device_; }
   uint64_t number() const { return number_; }
 
-  // Takes room on the disk for the first `bytes`, so that no later write to the mapping finds it full. What they hold is
+  // Takes room on the disk for the first `bytes`, so that no later write to the mapping finds it full. Their content is
   // undefined afterwards. File systems that write elsewhere than they reserved (btrfs, APFS) may still find it full:
-  // then the write is lost and Faults says so.
+  // then the write is lost and Faults reports it.
   Status reserve(size_t bytes);
-  // Gives the whole pages within a range back; they are zeros afterwards. False, and nothing done, where the system
-  // cannot.
+  // Release the whole pages within a range; they are zeros afterwards. If the system cannot, do nothing and return
+  // false.
   bool release(size_t offset, size_t bytes);
 
  private:

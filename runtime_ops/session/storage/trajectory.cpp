@@ -97,7 +97,7 @@ std::optional<LogHeader> read_header(const std::string& bytes) {
   return header;
 }
 
-// Whether a whole record begins at a byte; four bytes lie before every place that is asked for.
+// Return whether a whole record begins at byte `at`; at least four bytes must precede it.
 bool whole_record(const std::string& bytes, size_t at, const LogHeader& header, uint32_t before) {
   const size_t size = record_bytes(header.queries);
   const char* record = bytes.data() + at;
@@ -109,8 +109,8 @@ uint32_t crc_before(const std::string& bytes, size_t at) {
   return static_cast<uint32_t>(get(bytes.data() + at - kCrcBytes, kCrcBytes));
 }
 
-// How many whole records lie at or behind byte `at`, where one of step `step` ought to be: at any byte, since what was lost may
-// have had any length.
+// Return the number of whole records at or after byte `at`, the place of step `step`: at any byte, since the lost part
+// may have had any length.
 size_t records_behind(const std::string& bytes, size_t at, uint64_t step, const LogHeader& header) {
   const size_t size = record_bytes(header.queries);
   size_t found = 0;
@@ -156,7 +156,7 @@ Result<LogContent> parse_log(const std::string& bytes, const std::string& path, 
   if (const auto header = read_header(bytes)) {
     LogContent log = read_records(bytes, *header, crc_before(bytes, kLogHeaderBytes));
     size_t behind = records_behind(bytes, log.valid_bytes, log.records.size(), *header);
-    // That of the bad record alone may be the damaged CRC: then the one behind it goes on from another than the file has.
+    // Maybe only the bad record's CRC is damaged: then the next record continues the computed CRC, not the file's.
     const size_t size = record_bytes(header->queries);
     if (behind == 0 && bytes.size() - log.valid_bytes >= 2 * size) {
       const uint32_t computed =

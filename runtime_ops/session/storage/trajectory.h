@@ -27,7 +27,7 @@ struct LogHeader {
 
 inline constexpr size_t kLogHeaderBytes = 64;
 inline size_t record_bytes(uint32_t queries) { return 20 + 4 * size_t{queries}; }
-// Of a log with so many records.
+// Return the bytes of a log with so many records.
 inline uint64_t log_bytes(uint64_t records, uint32_t queries) {
   return kLogHeaderBytes + records * record_bytes(queries);
 }
@@ -40,8 +40,8 @@ struct LogContent {
   LogHeader header;
   std::vector<Record> records;  // up to the first that is torn, damaged or out of order
   uint64_t valid_bytes = 0;     // where they end
-  // Whether the header is damaged, or whole records follow where they end: then something other than an abrupt end was at
-  // work, and what follows must not be given up unasked. Empty where there is none.
+  // Damage of the header, or of a record that whole records follow: not the result of a crash, so the rest must not be
+  // discarded unasked. Empty if the log is undamaged.
   std::string damage;
 };
 
@@ -55,7 +55,7 @@ class LogDigest {
  public:
   // In hexadecimal digits, of the first `bytes` of the file at `path`.
   Result<std::string> of(const std::string& path, uint64_t bytes);
-  // What was read may have changed.
+  // Forget the digest, as the bytes that were read may have changed.
   void forget() { *this = LogDigest(); }
 
  private:

@@ -21,7 +21,7 @@ class TwoCopies {
   uint8_t* next() { return copy(1 - current_); }
   void flip() { current_ = 1 - current_; }
 
-  // What a file says of its copies; the heap says nothing, and needs not, as it ends with the process.
+  // Step counts in the file's header; copies in the heap have none, as they end with the process.
   uint64_t next_steps() const { return file_ ? file_->steps(1 - current_) : WorkFile::kNoSteps; }
   void set_next_steps(uint64_t steps) { set_steps(1 - current_, steps); }
   void set_current_steps(uint64_t steps) { set_steps(current_, steps); }

@@ -10,7 +10,7 @@
 
 namespace zoexport {
 
-// The system's name for the time since it started; empty where it does not say. What a process wrote into a mapping
+// The system's identifier of the current boot; empty if unavailable. Data that a process wrote into a mapping
 // outlives the process, but not a restart of the system.
 std::string boot_id();
 
@@ -20,7 +20,7 @@ class WorkFile {
 
   // A file with two copies of `bytes` zeros, whole floats, in place of what is at `path`; not valid yet.
   static Result<WorkFile> create(const std::string& path, const std::string& bundle_id, size_t bytes);
-  // Likewise one without a name, in `folder`.
+  // Create such a file without a name, in `folder`.
   static Result<WorkFile> unnamed(const std::string& folder, size_t bytes);
   // One that a process left behind since the system started: whole, of this bundle, and no copy of another file. Nothing
   // where that is not certain.
@@ -32,7 +32,7 @@ class WorkFile {
   // The steps whose result a copy is; kNoSteps while it is written.
   uint64_t steps(int copy) const;
   void set_steps(int copy, uint64_t steps);
-  // Whether a later process may trust the steps that the copies claim.
+  // Set whether a later process may trust the steps that the copies claim.
   void set_valid(bool valid);
 
  private:

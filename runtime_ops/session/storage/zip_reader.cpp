@@ -112,7 +112,7 @@ class Reader {
     return bytes(begin_, size);
   }
 
-  // Where an entry's content is: behind its own header, which repeats the name.
+  // Find an entry's content: it follows the entry's own header, which repeats the name.
   Result<ZipEntry> find_content(const std::string& name, const uint8_t* entry, const uint8_t* extra,
                                 size_t extra_size) const {
     uint64_t stored = u32(entry + 20), size = u32(entry + 24), header = u32(entry + 42);
@@ -123,7 +123,7 @@ class Reader {
       }
       const uint8_t* wide = extra + at + 4;
       const uint8_t* const wide_end = wide + field;
-      // Of these three, those that 32 bits do not hold, in this order.
+      // The field has those of these three sizes that exceed 32 bits, in this order.
       for (uint64_t* value : {&size, &stored, &header}) {
         if (u16(extra + at) == kZip64 && *value == kInZip64 && wide_end - wide >= 8) {
           *value = u64(wide);

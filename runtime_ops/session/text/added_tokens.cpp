@@ -9,7 +9,7 @@
 namespace zoexport {
 namespace {
 
-// Of a token, in bytes: a text is walked through so far from each of its places.
+// Longest token in bytes: a search walks this far from each position of a text.
 constexpr size_t kLongestToken = 1024;
 
 size_t last_character(std::string_view text) {
@@ -43,7 +43,7 @@ size_t white_space_behind(std::string_view text, size_t begin) {
   return begin;
 }
 
-// Whether a word goes on before a part of the text, or behind it.
+// Return whether a word continues before or after a part of the text.
 bool inside_word(std::string_view text, const Span& part) {
   size_t before = part.begin == 0 ? 0 : last_character(text.substr(0, part.begin));
   size_t behind = part.end;
@@ -105,7 +105,7 @@ Result<AddedTokens> AddedTokens::read(const JsonNode& root, const Vocabulary& vo
       node.member("content").problem("1 to " + std::to_string(kLongestToken) + " bytes");
       return added;
     }
-    // The library gives a token its number in the vocabulary, or the next one, whatever is written here.
+    // The library gives a token its number in the vocabulary, or the next one, and ignores the number in the file.
     const auto known = vocabulary.find(text);
     if (id != known.value_or(next) || !added.ids_.emplace(text, id).second) {
       node.problem("a token of its own, with its number in model.vocab or else " + std::to_string(next));

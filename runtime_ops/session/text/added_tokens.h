@@ -25,15 +25,15 @@ class AddedTokens {
     std::optional<uint32_t> id;
   };
 
-  // Of the tokenizer.json whose root is given. What cannot be used is a problem of the document, or a failure.
+  // Read from the root of a tokenizer.json. Unsupported content is a problem of the document, or a failure.
   static Result<AddedTokens> read(const JsonNode& root, const Vocabulary& vocabulary, const Normalizer& normalizer);
 
   // The parts of a text, in which tokens are looked for that stand before its normalization, or after it.
   std::vector<Segment> find(std::string_view text, bool normalized) const;
-  // What a token is decoded as: its text after normalization, if it is looked for there. Null where it is none of these.
+  // Return the decoded text of a token: normalized if it is searched for after normalization. Null for others.
   const std::string* text(uint32_t id) const;
   std::optional<uint32_t> id(const std::string& text) const;
-  // Whether a token with this text is special, wherever it comes from.
+  // Return whether a token with this text is special, regardless of its source.
   bool special(const std::string& text) const { return special_.count(text) != 0; }
 
  private:

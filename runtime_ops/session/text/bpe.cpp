@@ -140,7 +140,7 @@ void Bpe::merge() const {
     if (left.merged || left.after == kEnd) {
       continue;
     }
-    // What the pair makes now must be what it was to make; by which merge does not matter, as in tokenizers.
+    // The pair must still make the token that it was queued for; the merge may be another one, as in tokenizers.
     const uint32_t made = merges_.made(best.rank);
     const uint32_t rank = merges_.rank(left.id, symbols_[left.after].id);
     if (rank == Merges::kNone || merges_.made(rank) != made) {

@@ -26,7 +26,7 @@ class Merges {
   explicit Merges(std::vector<Merge> merges);
   Merges() : Merges(std::vector<Merge>()) {}
 
-  // The rank of a pair's merge; kNone where there is none.
+  // Return the rank of a pair's merge; kNone if the pair has no merge.
   static constexpr uint32_t kNone = UINT32_MAX;
   uint32_t rank(uint32_t left, uint32_t right) const;
   uint32_t made(uint32_t rank) const { return merges_[rank].made; }
@@ -45,7 +45,7 @@ class Bpe {
     std::optional<uint32_t> unknown;  // the token for what the vocabulary lacks, which otherwise is left out
     bool fuse_unknown = false;        // one for a run of them
     bool byte_fallback = false;       // tokens <0x00> to <0xFF> for what it lacks
-    bool ignore_merges = false;       // a word that is a token is that token, whatever the merges make of it
+    bool ignore_merges = false;       // a word that is a token stays that token, without merges
     std::string prefix;               // of the tokens of characters inside a word
     std::string suffix;               // of that of a word's last character
   };
@@ -64,7 +64,7 @@ class Bpe {
     uint32_t after;
     bool merged;  // into the one before
   };
-  // A pair that could be merged; obsolete where the word has changed since.
+  // A pair that could be merged; obsolete if the word has changed since.
   struct Candidate {
     uint32_t rank;
     uint32_t position;
@@ -82,7 +82,7 @@ class Bpe {
   Merges merges_;
   Options options_;
   ByteTokens bytes_;
-  // What one call uses, kept for the next.
+  // Buffers of one call, kept for the next.
   mutable std::vector<Symbol> symbols_;
   mutable std::vector<Candidate> heap_;
   mutable std::vector<uint32_t> fallback_;

@@ -15,7 +15,7 @@ class ByteTokens {
   ByteTokens() = default;  // none
   explicit ByteTokens(const Vocabulary& vocabulary);
 
-  // Appends those of the text's bytes; nothing, and false, where one of them has none.
+  // Append the tokens of the text's bytes; if a byte has no token, append nothing and return false.
   bool append(std::string_view text, std::vector<uint32_t>& ids) const;
 
  private:

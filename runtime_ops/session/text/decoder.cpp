@@ -130,7 +130,7 @@ class StripStart : public DecoderStage {
   uint64_t count_;
 };
 
-// Of one token.
+// Strip `content` from one token.
 std::string stripped(const std::string& token, const std::string& content, uint64_t start, uint64_t stop) {
   const size_t size = content.size();
   size_t begin = 0;

@@ -21,7 +21,7 @@ class DecoderStage {
   virtual void finish(const Next& next) = 0;
 };
 
-// What a text becomes while its tokens come in. The texts that it returns, joined, are that of all tokens at once.
+// Incremental decoder of tokens. The returned texts, joined, are the text of all tokens at once.
 class TextOfTokens {
  public:
   explicit TextOfTokens(std::vector<std::unique_ptr<DecoderStage>> stages) : stages_(std::move(stages)) {}
@@ -36,14 +36,14 @@ class TextOfTokens {
 
 class TextDecoder {
  public:
-  // Of the tokenizer.json whose root is given, which may have none. An unknown kind is a problem of the document.
+  // Read the optional member of the root of a tokenizer.json. An unknown kind is a problem of the document.
   static TextDecoder read(const JsonNode& root);
 
   TextOfTokens begin() const;
 
  private:
   using Maker = std::function<std::unique_ptr<DecoderStage>()>;
-  // Whether pieces are tokens, or parts of the whole text wherever it was cut.
+  // Kind of pieces: tokens, or parts of the whole text cut at any position.
   enum class Pieces { kTokens, kText };
 
   void add(const JsonNode& node);

@@ -24,7 +24,7 @@ class Decompositions {
     }
   }
 
-  // Calls take with each character that this one becomes; false where it has no entry.
+  // Call `take` with each character of the decomposition; false if the character has no entry.
   template <typename Take>
   bool each(uint32_t code, Take take) const {
     const auto* entry =

@@ -1,4 +1,4 @@
-// How long a text may become by a tokenizer's file, which a stranger may have written.
+// Limit on the length of a text made by the rules of a tokenizer's file, which is untrusted.
 #pragma once
 
 #include <cstddef>

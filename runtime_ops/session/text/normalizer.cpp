@@ -33,7 +33,7 @@ std::string stripped(const std::string& text, bool left, bool right) {
   return text.substr(begin, end - begin);
 }
 
-// What BertNormalizer makes of a character, by its parts.
+// BertNormalizer's changes of a character, one function each.
 void append_clean(std::string& text, char32_t character) {
   if (!is_control(character)) {
     append_character(text, is_white_space(character) ? U' ' : character);

@@ -12,7 +12,7 @@ namespace zoexport {
 
 class Normalizer {
  public:
-  // Of the tokenizer.json whose root is given, which may have none. An unknown kind is a problem of the document.
+  // Read the optional member of the root of a tokenizer.json. An unknown kind is a problem of the document.
   static Result<Normalizer> read(const JsonNode& root);
 
   Normalizer(Normalizer&&) noexcept;

@@ -1,4 +1,4 @@
-// What a tokenizer.json looks for in a text: {"String": TEXT} or {"Regex": EXPRESSION}, or a kind of characters.
+// Pattern of a tokenizer.json: {"String": TEXT} or {"Regex": EXPRESSION}, or a kind of characters.
 #pragma once
 
 #include <optional>

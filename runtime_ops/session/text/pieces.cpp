@@ -11,7 +11,7 @@ Pieces::Pieces(Vocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {
       order_.push_back(id);
     }
   }
-  // As bytes without a sign, the shortest of those with the same beginning first.
+  // Order as unsigned bytes; a text comes before the longer texts that begin with it.
   std::sort(order_.begin(), order_.end(),
             [this](uint32_t a, uint32_t b) { return *vocabulary_.text(a) < *vocabulary_.text(b); });
   for (const uint32_t id : order_) {

@@ -11,7 +11,7 @@ namespace zoexport {
 
 class PostProcessor {
  public:
-  // Of the tokenizer.json whose root is given, which may have none. An unknown kind is a problem of the document.
+  // Read the optional member of the root of a tokenizer.json. An unknown kind is a problem of the document.
   static PostProcessor read(const JsonNode& root);
 
   // `behind`: also those that follow the text.

@@ -1,4 +1,4 @@
-// How a text is cut into words, in which alone tokens are merged: the "pre_tokenizer" of a tokenizer.json.
+// Split of a text into words, so that tokens never cross words: the "pre_tokenizer" of a tokenizer.json.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ struct Word {
 
 class PreTokenizer {
  public:
-  // Of the tokenizer.json whose root is given, which may have none. An unknown kind is a problem of the document.
+  // Read the optional member of the root of a tokenizer.json. An unknown kind is a problem of the document.
   static Result<PreTokenizer> read(const JsonNode& root);
 
   PreTokenizer(PreTokenizer&&) noexcept;

@@ -8,11 +8,10 @@
 namespace zoexport {
 namespace {
 
-// Of what a text becomes, in bytes: a stranger's table could make much of every character.
-// A cluster of fewer bytes is looked for as a whole, as in tokenizers.
+// A cluster of fewer bytes is looked up as a whole, as in tokenizers.
 constexpr size_t kShortCluster = 6;
 
-// The bytes that base64 stands for; nothing where it is none.
+// Decode base64; nothing if the text is not base64.
 std::optional<std::string> bytes_of_base64(const std::string& text) {
   static constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   size_t size = text.size();
@@ -110,7 +109,7 @@ Status Precompiled::append(std::string_view cluster, std::string& made) const {
   return check_made(made.size());
 }
 
-// What the shortest beginning of `part` becomes that is in the table: all of `part` becomes that, as in tokenizers.
+// Look up the shortest beginning of `part` in the table: its replacement replaces all of `part`, as in tokenizers.
 std::optional<std::string_view> Precompiled::changed(std::string_view part) const {
   uint32_t place = offset(units_[0]);
   for (const char byte : part) {

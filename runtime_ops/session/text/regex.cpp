@@ -83,7 +83,7 @@ class Translator {
     }
   }
 
-  // What may stand behind what can be repeated.
+  // Read the quantifiers after an expression that can be repeated.
   void repeated() {
     const char byte = peek();
     if (byte == '*' || byte == '+' || byte == '?') {

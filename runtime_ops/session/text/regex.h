@@ -18,8 +18,8 @@ struct Span {
   size_t end = 0;
 };
 
-// The same expression in PCRE2's words. What the two libraries understand otherwise, or one of them does not know, is refused:
-// `where` says whose expression it is.
+// Translate an expression to PCRE2's syntax. Syntax that only one of the libraries supports, or that differs in
+// meaning, is refused; `where` names the expression's owner.
 Result<std::string> translated_regex(const std::string& pattern, const std::string& where);
 
 class Regex {
@@ -28,7 +28,7 @@ class Regex {
 
   static Result<Regex> compile(const std::string& pattern, const std::string& where, uint32_t most_steps = kMostSteps);
 
-  // What a reader takes for one character: Unicode's extended grapheme clusters.
+  // Match user-perceived characters: Unicode's extended grapheme clusters.
   static Result<Regex> clusters(const std::string& where);
 
   // The matches in valid UTF-8, from left to right. An expression that takes too many steps is a failure.

@@ -12,9 +12,9 @@ namespace zoexport {
 
 class SeenWords {
  public:
-  // Whether a word is short enough to be kept.
+  // Return whether a word is short enough to be kept.
   static bool keeps(std::string_view word);
-  // Appends the tokens of a word that was kept; false where it was not. Without a copy of a word that never is.
+  // Append the tokens of a kept word; false if it was not kept. Words that are too long to keep are not copied.
   bool find(std::string_view word, std::vector<uint32_t>& ids);
   // Keeps the tokens from `begin` on as those of the word that find was last asked for.
   void keep(const std::vector<uint32_t>& ids, size_t begin);

@@ -14,7 +14,7 @@ struct Part {
   bool match = false;
 };
 
-// What becomes of the matches.
+// Treatment of the matches.
 enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 // The whole text, as matches and what lies between them.

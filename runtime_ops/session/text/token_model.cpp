@@ -6,7 +6,7 @@ namespace zoexport {
 namespace {
 
 const char* const kKinds = "BPE, WordPiece or Unigram";
-// Of a token, in bytes, where tokens are looked for byte by byte from each place of a text.
+// Longest token in bytes for models that search byte by byte from each position of a text.
 constexpr size_t kLongestPiece = 1024;
 
 bool flag(const JsonNode& model, const char* name) { return model.has(name) && model.member(name).boolean(); }

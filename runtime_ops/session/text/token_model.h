@@ -1,4 +1,4 @@
-// How a word becomes tokens: the "model" of a tokenizer.json.
+// Tokenization of a word: the "model" of a tokenizer.json.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace zoexport {
 // Used by one thread at a time, as it keeps the words that it has seen.
 class TokenModel {
  public:
-  // Of a file that gives its vocabulary up, and whose root is given. What cannot be used is a failure, of the document's problems.
+  // Read from the root; takes the file's vocabulary. Unsupported content is a failure that lists the problems.
   static Result<TokenModel> read(TokenizerFile& file, const JsonNode& root, JsonProblems& problems);
 
   // Appends the tokens of a word.

@@ -14,7 +14,7 @@
 
 namespace zoexport {
 
-// The text of tokens that come one by one. What may still change, a character that is not whole among it, is held back.
+// Streaming decoder of tokens. Text that may still change, such as an incomplete character, is held back.
 class TextStream {
  public:
   // The text that is certain with this token.
@@ -32,14 +32,13 @@ class TextStream {
   bool skip_special_;
 };
 
-// Which of the tokens that a tokenizer writes around a text are taken: none, those before it (a prompt, after which its text
-// goes on), or all.
+// Special tokens around a text that are taken: none, those before it (for a prompt whose text continues), or all.
 enum class Special { kNone, kBefore, kAll };
 
 // Used by one thread at a time, as it keeps the words that it has seen.
 class Tokenizer {
  public:
-  // Of a tokenizer.json's content; `where` names it. What this version does not know is refused by its kind.
+  // Parse the content of a tokenizer.json; `where` names it. Kinds that this version does not support are refused.
   static Result<Tokenizer> parse(std::string_view json, const std::string& where);
   // The file tokenizer.json of a bundle, checked as all of its files are.
   static Result<Tokenizer> open(const BundleFiles& files, const Manifest& manifest);
@@ -56,7 +55,7 @@ class Tokenizer {
 
   // The token of exactly this text.
   std::optional<int64_t> id(const std::string& text) const;
-  // Whether a token of this text, or with this number, is special.
+  // Return whether a token with this text or number is special.
   bool special(const std::string& text) const;
   bool special(int64_t id) const;
 

@@ -134,8 +134,8 @@ class Reader : public nlohmann::json_sax<json> {
   enum class Part { kNone, kVocabulary, kPieces, kMerges, kSkipped };
 
   bool mine() const { return part_ != Part::kNone || awaited_ != Part::kNone; }
-  // Whether the list or object that begins is not the builder's. Merges that are no list are passed over: the model's type,
-  // which may have none, may come behind them.
+  // Return whether the list or object that begins is read here, not by the builder. Merges that are no list are
+  // skipped: the model's type may follow them, and may have no merges.
   bool start(bool list) {
     ++depth_;
     if (awaited_ != Part::kNone) {
@@ -157,7 +157,7 @@ class Reader : public nlohmann::json_sax<json> {
     }
     return mine;
   }
-  // Of a piece, behind its text.
+  // Read the score of a piece, after its text.
   bool score(double value) {
     if (part_ != Part::kPieces || depth_ != 4 || pair_.size() != 1 || score_) {
       return unfit();
@@ -241,7 +241,7 @@ Result<TokenizerFile> parse_tokenizer_file(std::string_view text, const std::str
   JsonProblems problems(ZO_BUNDLE_ERROR, where, kOtherTokenizer);
   const JsonNode model = JsonNode(&file.root, "", &problems).member("model");
   ZO_TRY(problems.status());
-  // What is wrong with a model of another type is its type, which the tokenizer says.
+  // A model of another type is refused by the tokenizer, because of its type.
   if (!model.is_object() || (model.has("type") && model.member("type").text() != "BPE")) {
     return file;
   }

@@ -22,7 +22,7 @@ struct TokenizerFile {
 // `where` names the file. A model of an unknown type may have no vocabulary here.
 Result<TokenizerFile> parse_tokenizer_file(std::string_view text, const std::string& where);
 
-// What a problem of a tokenizer.json is answered with.
+// Remedy for problems of a tokenizer.json.
 inline constexpr char kOtherTokenizer[] = "Use a model whose tokenizer has these kinds, or tokenize in Python.";
 
 }  // namespace zoexport

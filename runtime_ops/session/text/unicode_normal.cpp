@@ -80,7 +80,7 @@ void order(std::vector<Character>& text) {
   }
 }
 
-// What two characters make, or 0.
+// Return the composition of two characters, or 0.
 uint32_t composed(uint32_t first, uint32_t second) {
   if (first >= kLeading && first < kLeading + kLeadingCount) {
     return second >= kVowels && second < kVowels + kVowelCount

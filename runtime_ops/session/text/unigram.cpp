@@ -90,8 +90,8 @@ void Unigram::find_best(std::string_view word) const {
   }
 }
 
-// A run of characters without tokens is one unknown token, or its bytes. Where it is the text of a token after all it is that
-// token, as in tokenizers.
+// Add a run of characters without tokens as one unknown token, or as its bytes. If the whole run is the text of a
+// token, add that token, as in tokenizers.
 void Unigram::add_unknown(std::string_view text, std::vector<uint32_t>& ids) const {
   if (text.empty()) {
     return;

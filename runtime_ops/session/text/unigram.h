@@ -39,7 +39,7 @@ class Unigram {
   uint32_t unknown_;
   double unknown_score_;
   ByteTokens bytes_;
-  // What one call uses, kept for the next.
+  // Buffers of one call, kept for the next.
   mutable std::vector<Best> best_;
   mutable SeenWords seen_;
 };

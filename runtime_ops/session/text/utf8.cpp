@@ -6,7 +6,7 @@
 namespace zoexport {
 namespace {
 
-// How the bytes at the beginning of a text are one character, or are none.
+// Result of reading one character at the beginning of a text.
 struct Lead {
   size_t bytes;  // of the character, or of its longest part that is there
   bool whole;

@@ -9,7 +9,7 @@ namespace zoexport {
 
 inline constexpr char kReplacementCharacter[] = "\xEF\xBF\xBD";  // U+FFFD
 
-// The leading bytes of `text` that make whole characters, and where nothing follows them, its size.
+// Return the number of leading bytes of `text` that are whole characters; its size if all of it is valid.
 size_t valid_utf8(std::string_view text);
 
 // The character at `at`, which moves behind it. The text is valid.

@@ -14,10 +14,10 @@ inline constexpr uint32_t kMostTokens = uint32_t{1} << 22;
 
 class Vocabulary {
  public:
-  // False, and nothing added, where the text or the number is there already, or the number is not below kMostTokens.
+  // Add a token; false, and nothing added, if text or number is already present or the number is not below kMostTokens.
   bool add(std::string_view text, uint32_t id);
   std::optional<uint32_t> find(std::string_view text) const;
-  // Stays where it is until the next add.
+  // Return a token's text; valid until the next add.
   std::optional<std::string_view> text(uint32_t id) const;
   size_t size() const { return count_; }
 
@@ -28,7 +28,7 @@ class Vocabulary {
   };
   static constexpr uint32_t kNothing = UINT32_MAX;
 
-  // Of the slot that has the text, or of the empty one that would get it.
+  // Return the hash slot of the text, or the empty slot for inserting it.
   size_t slot(std::string_view text) const;
   std::string_view at(uint32_t id) const { return {texts_.data() + places_[id].start, places_[id].length}; }
   void grow();

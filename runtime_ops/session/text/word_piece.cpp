@@ -38,7 +38,7 @@ void WordPiece::encode(std::string_view word, std::vector<uint32_t>& ids) const 
   }
 }
 
-// False where no token fits.
+// Split a word into tokens; false if no token fits.
 bool WordPiece::cut(std::string_view word, std::vector<uint32_t>& ids) const {
   for (size_t at = 0; at < word.size();) {
     std::optional<uint32_t> longest;

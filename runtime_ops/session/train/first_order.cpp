@@ -150,7 +150,7 @@ class FirstOrderTrainer : public Trainer {
     }
   }
 
-  // What clipping leaves of the gradients, as torch.nn.utils.clip_grad_norm_ has it.
+  // Return the factor of gradient clipping, like torch.nn.utils.clip_grad_norm_.
   float scale(double clip, const Slots& slots) const {
     double squares = 0;
     for (size_t slot = 0; slot < slots.size(); ++slot) {

@@ -17,7 +17,7 @@ class GradientSums {
 
   // Begins an update: all sums are zero.
   Status begin();
-  // Where a program is to write a gradient of this slot: the sum itself, the first time, else room of its own.
+  // Return the buffer for a program's gradient of this slot: the sum itself the first time, else a separate buffer.
   float* target(size_t slot);
   // Adds what the program wrote to the sums.
   void add();

@@ -17,7 +17,7 @@ class NestedProber : public Prober {
     for (size_t stage = 0; stage < stages.count(); ++stage) {
       moved_.emplace_back();
       for (const size_t slot : stages.trainable(stage)) {
-        // What several groups read is perturbed in the last of them alone.
+        // A slot that several groups read is perturbed only in the last of them.
         if (manifest.level_of(stages.slots().spec(slot).name) == manifest.step.level_of(stage)) {
           moved_.back().push_back(slot);
         }
@@ -55,7 +55,7 @@ class NestedProber : public Prober {
   }
 
  private:
-  // What stays the same in a call.
+  // Arguments that stay the same during a call.
   struct Walk {
     const Call& call;
     const StepInput& input;

@@ -15,8 +15,8 @@ class Prober {
   virtual ~Prober() = default;
   // The size of its calls.
   virtual CallLimits limits() const = 0;
-  // Whether the first call of a step makes the slots' next values, with the pending update applied, as programs do that
-  // apply updates. Else they are made before it.
+  // Return whether programs apply the update: then a step's first call makes the slots' next values with the pending
+  // update applied. Otherwise they are made before that call.
   virtual bool updates() const = 0;
   // Scores a call under every probe of `plan`; scores[p] is that of its loss number p. `first`: whether it is the first
   // call of the step.
@@ -24,10 +24,10 @@ class Prober {
                      std::vector<CandidateScores>& scores) = 0;
 };
 
-// That of one level, whose copies `scorer` computes, as many at once as it has.
+// Return the prober of one level; `scorer` computes its copies, as many at once as it has.
 std::unique_ptr<Prober> make_flat_prober(std::unique_ptr<StageScorer> scorer);
 
-// That of several levels, each over the stages of its group, one copy at a time.
+// Return the prober of several levels, each over the stages of its group, one copy at a time.
 std::unique_ptr<Prober> make_nested_prober(Stages& stages);
 
 }  // namespace zoexport

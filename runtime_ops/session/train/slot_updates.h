@@ -20,13 +20,13 @@ struct SlotUpdate {
   uint32_t step;  // the one after theirs
 };
 
-// Runs `body` on ranges of a slot's values that make up 0 .. count-1 and begin at whole blocks of random words, on the
-// engine's threads where there are enough.
+// Run `body` on ranges that partition 0 .. count-1 of a slot's values and begin at whole blocks of random words, on the
+// engine's threads if there are enough values.
 void parallel_pieces(Engine& engine, size_t count, const std::function<void(size_t begin, size_t end)>& body);
 
 class SlotUpdates {
  public:
-  // Of one whose trainable slots may be integers, or as long as a model: `slots` have the table of roundings, and `engine`
+  // For trainable slots that may be integers, or as long as a model: `slots` has the table of roundings, and `engine`
   // the threads. All outlive this object.
   SlotUpdates(const Manifest& manifest, const Slots& slots, Engine& engine)
       : grid_(manifest.grid ? &*manifest.grid : nullptr),
@@ -37,9 +37,9 @@ class SlotUpdates {
   // out = in with the update applied; `out` may be `in`. A copy where every gradient is zero. False, with nothing
   // written, without gradients or where some are of a step before the first.
   bool apply(const SlotSpec& slot, const SlotUpdate& update, const void* in, void* out) const;
-  // Likewise of a float32 slot, by moments of several steps' gradients.
+  // Apply the update to a float32 slot, using moments of several steps' gradients.
   bool apply(const SlotSpec& slot, const kernels::Moments& moments, const void* in, void* out) const;
-  // Likewise of a slot that is a matrix, by the orthogonal factor of its first moment.
+  // Apply the update to a matrix slot, using the orthogonal factor of its first moment.
   bool apply_orthogonal(const SlotSpec& slot, kernels::Moments moments, float learning_rate, const void* in,
                         void* out) const;
 

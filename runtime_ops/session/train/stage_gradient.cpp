@@ -12,8 +12,8 @@ size_t region(size_t bytes) { return (bytes + kRegionAlignment - 1) / kRegionAli
 
 }  // namespace
 
-// Where the activations of one call lie: activation k is what stage k takes. Stages from `base` on are run backward from
-// their activations: those below `saving` in groups of `every` that start from a kept one, the others from saved results.
+// Layout of one call's activations: activation k is the input of stage k. Stages from `base` on run backward from their
+// activations: those below `saving` in groups of `every` that start from a kept one, the others from saved results.
 struct StageGradient::Plan {
   Plan(const Stages& stages, size_t lowest, size_t saving, uint32_t every, uint32_t length)
       : head(stages.head()),

@@ -10,7 +10,7 @@
 
 namespace zoexport {
 
-// What the forward pass keeps for the backward pass.
+// Data that the forward pass keeps for the backward pass.
 struct Kept {
   uint32_t every = 1;  // stages from one kept activation to the next
   uint64_t bytes = 0;  // most that stages take which save results, with their activations
@@ -31,12 +31,12 @@ class StageGradient {
 
  private:
   struct Plan;
-  // The first of the last stages that save their results in `bytes`; the head where none does.
+  // Return the first of the last stages whose saved results fit in `bytes`; the head if none fits.
   size_t first_saving(uint32_t length, uint64_t bytes) const;
   StageGradient(Stages& stages, GradientSums& sums) : stages_(stages), sums_(sums), head_(stages, Pass::kForward) {}
   Status forward(const Plan& plan, size_t stage, const Call& call, const CallScalars& scalars,
                  const StateValues& state);
-  // What all programs of a call are given.
+  // Return the inputs that all programs of a call share.
   static StageValues values_of(const Call& call, const CallScalars& scalars, const StateValues& state);
   void finish(size_t stage, const std::function<void(size_t)>& finished) const;
 

@@ -46,8 +46,8 @@ Status StageScorer::run(const Call& call, const CallScalars& scalars, Slots& slo
   const StateValues master = [&](size_t slot) -> const void* {
     return updated && slots.trainable(slot) ? slots.next(slot) : state(slot);
   };
-  // Pass p reads and writes regions 2p and 2p + 1 in turn: one for each copy, or one that has them all. What frozen layers
-  // give lies beyond those.
+  // Pass p reads and writes regions 2p and 2p + 1 in turn: one for each copy, or one that has them all. The outputs of
+  // frozen layers lie beyond those.
   const uint32_t passes = programs_perturb() ? 1 : copies();
   FrozenPrefix& prefix = stages_.prefix();
   const size_t region = stages_.activation_bytes(call.length);
@@ -85,7 +85,7 @@ Status StageScorer::run(const Call& call, const CallScalars& scalars, Slots& slo
   logprobs_.resize(given() * entries_);
   is_argmax_.resize(given() * entries_);
   values.next_state = next ? &slots : nullptr;
-  // What the head is given of the state is the same for all copies where programs perturb.
+  // If programs perturb, the head gets the same state for all copies.
   for (uint32_t pass = 0; pass < passes; ++pass) {
     ZO_ASSIGN(seen, perturbed(stages_.head(), pass, scalars, master));
     values.activations = place(pass, stages_.head());

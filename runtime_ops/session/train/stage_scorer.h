@@ -12,7 +12,7 @@
 
 namespace zoexport {
 
-// Which of several runs over the same call one is.
+// Number of a run among several runs over the same call.
 struct Turn {
   uint32_t number = 0;
   uint32_t count = 1;
@@ -22,24 +22,24 @@ class StageScorer {
  public:
   // Scores the model as it is. `stages` outlives this object.
   explicit StageScorer(Stages& stages) : StageScorer(stages, std::nullopt) {}
-  // Scores perturbed copies, of which each is a probe of the manifest's plan; of `kOne`, the one along the scalars' query and
+  // Score perturbed copies, each a probe of the manifest's plan; with `kOne`, the copy along the scalars' query and
   // sign.
   StageScorer(Stages& stages, Copies copies) : StageScorer(stages, std::optional(copies)) {}
 
   CallLimits limits() const;
   // Copies of the model that one call scores.
   uint32_t copies() const;
-  // Whether there are programs that apply gradients: that of the whole model, or `update`, which runs before a call.
+  // Return whether programs apply gradients: the whole model's, or `update`, which runs before a call.
   bool updates() const { return stages_.manifest().whole() || stages_.has_update(); }
-  // `next`: whether programs make the slots' next values, those of `state` with the scalars' gradients applied. Afterwards
-  // logprobs() and is_argmax() are those of the call. What frozen layers gave in the first of several turns serves the
+  // `next`: whether programs make the slots' next values, i.e. `state` with the scalars' gradients applied. Afterwards
+  // logprobs() and is_argmax() are those of the call. The first of several turns computes the frozen layers for the
   // others; no other object may use the scratch between them.
   Status run(const Call& call, const CallScalars& scalars, Slots& slots, const StateValues& state, bool next,
              Turn turn = {});
 
   // A log-probability for each entry of the call.
   const float* logprobs(uint32_t copy) const { return logprobs_.data() + copy * entries_; }
-  // Without perturbation: 1 where an entry's label is the most likely token.
+  // 1 if an entry's label is the most likely token; filled without perturbation.
   const std::vector<float>& is_argmax() const { return is_argmax_; }
 
  private:
@@ -50,11 +50,11 @@ class StageScorer {
         perturbed_copies_(perturbed),
         perturbed_(stages) {}
 
-  // Whether programs perturb: one call of them has all copies, or they are told which.
+  // Return whether programs perturb: one call has all copies, or the program gets the copy to compute.
   bool programs_perturb() const { return stages_.manifest().whole() || perturbed_copies_ == Copies::kCall; }
-  // Whether the copies of a call are rows that it is given.
+  // Return whether the copies of a call are stacked as rows of its input.
   bool stacked() const { return perturbed_copies_ == Copies::kCall && !stages_.manifest().whole(); }
-  // Copies that a call's programs give. Of a whole model without a program that perturbs nothing, all are the model.
+  // Copies that a call's programs give. A whole model without a separate evaluate program gives identical copies.
   uint32_t given() const {
     const StageSpec& head = stages_.manifest().stages.back();
     const bool alike = !perturbed_copies_ && stages_.manifest().whole() && head.evaluate == head.forward;

@@ -1,4 +1,4 @@
-// What differs between methods: how a step turns a batch into the slots' next values and a record.
+// Interface of training methods: a step turns a batch into the slots' next values and a record.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace zoexport {
 
-// The records of a run up to the one whose update is to be applied, from the first; none where nothing is.
+// Records of a run from the first up to the one whose update is to be applied; empty if no update is pending.
 struct History {
   const Record* records = nullptr;
   size_t count = 0;
@@ -45,21 +45,21 @@ class Trainer {
   // Numbers in a record of the trajectory log; 0 for a method whose records do not tell how to repeat their update. The
   // update of a step is then in its next values, and else in those of the step after it.
   virtual uint32_t queries() const = 0;
-  // Whether it takes differences of this kind, central or forward.
+  // Return whether it supports this kind of difference, central or forward.
   virtual bool takes(const std::string& difference) const { return difference == "central"; }
   // The size of its calls.
   virtual CallLimits limits() const = 0;
   // Reads the slots' current values and writes their next ones; the caller advances them once the record is safe. A loss
-  // that is not finite is returned with the next values untouched; where the next values would not be finite, the output says so.
+  // that is not finite is returned with the next values untouched. `not_finite` is set if the next values are not.
   virtual Result<StepOutput> step(const StepInput& input, const Layout& layout, Slots& slots) = 0;
   // Applies the update of the last record to the values of one slot; `in` may be `out`.
   virtual Status apply(const History& history, uint64_t seed, const SlotSpec& slot, const void* in, void* out) = 0;
   // Why the record's update must not be applied: a number that is not finite, or slots that it could move out of the range of
-  // their floats, from their next values where `slots` is given. Empty where it may be.
+  // their floats, from their next values if `slots` is given. Empty if it may be applied.
   virtual std::string out_of_range(const Record& record, uint64_t seed, Slots* slots) = 0;
   // By how much a record's update lowers the loss to first order; 0 for a method whose records do not tell.
   virtual double promised(const Record& record) const = 0;
-  // The gradient of the last step by a slot, as long as its values; null where there is none.
+  // Return the last step's gradient of a slot, as long as its values; null if there is none.
   virtual const float* gradient(size_t slot) const = 0;
 };
 

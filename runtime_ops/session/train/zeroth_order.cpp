@@ -78,7 +78,7 @@ class ZerothOrderTrainer : public Trainer {
   double promised(const Record& record) const override {
     if (plan_.divisor == Divisor::kDeviation || plan_.update.kind == UpdateKind::kAdam ||
         plan_.update.kind == UpdateKind::kMuon) {
-      return 0;  // what is applied has no unit, and the rate alone says how far a step goes
+      return 0;  // the update has no unit, and the rate alone determines the size of a step
     }
     double total = 0;
     for (size_t level = 0; level < plan_.levels.size(); ++level) {
@@ -105,8 +105,8 @@ class ZerothOrderTrainer : public Trainer {
       const double rate = double{record.learning_rate} / static_cast<double>(count);
       const double largest = (plan_.noise == rng::Noise::kNormal ? kLargestNormal : kLargestSign) * sum;
       if (plan_.update.kind != UpdateKind::kSgd) {
-        // An average is no larger than the largest of its gradients, each of which was in range when it was the newest;
-        // no root that it is divided by is smaller than what is added to it; and an orthogonal factor is below 2.
+        // An average is at most the largest of its gradients, and each gradient was in range when it was the newest; no
+        // root in a divisor is smaller than the epsilon that is added to it; and an orthogonal factor is below 2.
         const double divisor = plan_.update.kind == UpdateKind::kAdam ? double{kernels::kMomentEpsilon} : 1.0;
         if (!(largest < kLargestSquared && record.learning_rate * (kLargestSquared / divisor) < kLargestMove)) {
           return "a gradient of up to " + decimal(largest) + " by " + slot.name + ", at the rate " +
@@ -133,7 +133,7 @@ class ZerothOrderTrainer : public Trainer {
   const float* gradient(size_t) const override { return nullptr; }
 
  private:
-  // By the plan's rule; false, with nothing written, where a gradient is of a step before the first.
+  // Apply the plan's rule; false, with nothing written, if a gradient is of a step before the first.
   bool applied(const History& history, uint64_t seed, const SlotSpec& slot, const void* in, void* out) const {
     const Record& record = history.last();
     const size_t level = manifest_.level_of(slot.name);

@@ -1,7 +1,7 @@
-"""``optimum-cli export zoexport``: the verb ``zoexport compile`` among optimum's own exporters.
+"""``optimum-cli export zoexport``: ``zoexport compile`` as an optimum exporter.
 
 optimum imports every file of the namespace package ``optimum.commands.register`` when its command line starts, so this
-one imports no more than parsing takes. Neither this folder nor those above it may have an ``__init__.py``.
+one imports only what parsing needs. This folder and its parents must have no ``__init__.py``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OUTPUT = "output"
 
 
 class ZoexportExportCommand(BaseOptimumCLICommand):
-    """Options are those of ``zoexport compile``, which is what runs: its bundle, messages and exit codes."""
+    """Runs ``zoexport compile``, with its options, messages and exit codes."""
 
     COMMAND = CommandInfo(
         name="zoexport",
@@ -59,7 +59,7 @@ class ZoexportExportCommand(BaseOptimumCLICommand):
         sys.exit(run(["compile", *self._words()]))
 
     def _words(self) -> Iterator[str]:
-        """The command line of ``zoexport compile``. Words that begin with a dash stay what they are for."""
+        """Yield the command line of ``zoexport compile``; values may begin with a dash."""
         given = vars(self.args)
         yield f"--{_OUTPUT}={given[_OUTPUT]}"
         for option in _options():
@@ -74,7 +74,7 @@ class ZoexportExportCommand(BaseOptimumCLICommand):
 
 
 def _options() -> list[click.Option]:
-    """What ``zoexport compile`` takes beside the model and the bundle's folder."""
+    """Return the options of ``zoexport compile`` except the model and the bundle's folder."""
     return [
         parameter
         for parameter in compile_verb.params

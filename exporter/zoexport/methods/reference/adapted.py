@@ -1,4 +1,7 @@
-"""A Hugging Face model with something trained beside some of its layers, in plain PyTorch: what references run."""
+"""Hugging Face model with trained additions to some layers, in plain PyTorch.
+
+The references run it.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,18 @@ from zoexport.core.encoders import model_inputs
 from zoexport.core.settings import LoraSettings, TrainingSettings
 
 LORA_B = "lora_B."
-"""Begins the names of adapters' second matrices."""
+"""Prefix of the names of adapters' second matrices."""
 Added = Mapping[str, Callable[[Tensor], Tensor]]
-"""By module, what is added to its output as a function of its input."""
+"""Addition to the output of each module, as a function of its input."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Dropped:
-    """What of adapters' inputs a step leaves out in an example (docs/rng.md, "Dropout").
+    """Dropout of the adapters' inputs for one example of a step (docs/rng.md, "Dropout").
 
     Attributes:
-        share: p, of the inputs. seed: of the run. step: counts from 0. example: its number in the step.
+        share: p, the dropped share of the inputs. seed: seed of the run. step: step number, from 0.
+        example: number of the example in the step.
     """
 
     share: float
@@ -35,7 +39,10 @@ class Dropped:
     example: int
 
     def factors(self, number: int, like: Tensor) -> Tensor:
-        """0 or 1 / (1 - p) for each element of the input of an adapter, whose second matrix has this tensor id."""
+        """Return 0 or 1 / (1 - p) per element of an adapter's input.
+
+        ``number``: tensor id of its second matrix.
+        """
         stream = self.seed, rng.DROPOUT | number, self.example, self.step
         kept = rng.kept(*stream, like.numel(), self.share)
         return torch.from_numpy(kept).view_as(like).to(like.dtype)
@@ -44,17 +51,21 @@ class Dropped:
 def low_rank(
     a: Tensor, b: Tensor, scaling: float, drop: Callable[[Tensor], Tensor] | None = None
 ) -> Callable[[Tensor], Tensor]:
-    """What LoRA adds: scaling * x A B, with A (in, rank), B (rank, out) and x times what ``drop`` makes of it."""
+    """Return LoRA's addition, scaling * x A B, with A (in, rank) and B (rank, out).
+
+    X is multiplied by ``drop(x)``.
+    """
     return lambda x: scaling * ((x if drop is None else x * drop(x)) @ a @ b)
 
 
 def lora(
     slots: Mapping[str, Tensor], config: LoraSettings, dropped: Dropped | None = None
 ) -> Added:
-    """The adapter of every layer that has an ``lora_A.<module>`` (in, rank) and ``lora_B.<module>`` (rank, out).
+    """Return all adapters: ``lora_A.<module>`` (in, rank), ``lora_B.<module>`` (rank, out).
 
     Args:
-        slots: in the order of their tensor ids. dropped: of a step that trains; None where nothing is left out.
+        slots: parameters in the order of their tensor ids. dropped: dropout of a training step, or
+            None.
     """
     modules = [name.removeprefix(LORA_B) for name in slots if name.startswith(LORA_B)]
     return {
@@ -69,11 +80,11 @@ def lora(
 
 
 class AdaptedModel:
-    """The model with y = W x + added(x) at some layers.
+    """Model with y = W x + added(x) at some layers.
 
     Args:
-        model: its forward hooks are used, nothing else changes.
-        run: what is called in its place.
+        model: the model; only its forward hooks are changed.
+        run: module to call instead of ``model``.
     """
 
     def __init__(self, model: nn.Module, run: nn.Module | None = None) -> None:
@@ -87,16 +98,17 @@ class AdaptedModel:
         added: Added,
         reference: Sequence[Tensor] = (),
     ) -> Tensor:
-        """The loss of one example (``candidates`` and ``target``), float64.
+        """Return the loss of one example (``candidates`` and ``target``), float64.
 
         ``full``: minus the mean over the right candidate's labels. ``choices``: the cross-entropy over the candidates'
         sums, or means, of log-probabilities.
-        Of pairs, in which the target is the chosen answer, ``dpo`` is equation 7 of Rafailov et al., "Direct Preference
-        Optimization" (2023), and ``orpo`` equations 6 and 7 of Hong et al., "ORPO: Monolithic Preference Optimization
-        without Reference Model" (2024), whose lambda is ``orpo.beta``.
+        For pairs, whose target is the chosen response, ``dpo`` is equation 7 of Rafailov et al.,
+        "Direct Preference Optimization" (2023), and ``orpo`` is equations 6 and 7 of Hong et al.,
+        "ORPO: Monolithic Preference Optimization without Reference Model" (2024), whose lambda is
+        ``orpo.beta``.
 
         Args:
-            reference: of ``dpo``, the candidates' :meth:`scores` under the reference model.
+            reference: for ``dpo``, the :meth:`scores` of the candidates under the reference model.
         """
         right = example.target
         if config.loss == "full":
@@ -121,11 +133,11 @@ class AdaptedModel:
         )
 
     def scores(self, example: Any, added: Added) -> list[Tensor]:
-        """The sum of the log-probabilities of each candidate's labels, float64."""
+        """Return the sum of the labels' log-probabilities for each candidate, float64."""
         return [self.label_logprobs(one, added).sum() for one in example.candidates]
 
     def label_logprobs(self, candidate: Any, added: Added) -> Tensor:
-        """Log-probability of each label of a candidate, float64 (labels,)."""
+        """Return the log-probability of each label of a candidate, float64 (labels,)."""
         tokens = torch.tensor([candidate.tokens])
         labels = torch.tensor(candidate.labels)
         with self.hooked(added):
@@ -136,7 +148,7 @@ class AdaptedModel:
 
     @contextlib.contextmanager
     def hooked(self, added: Added) -> Iterator[None]:
-        """While inside, ``model`` has what is trained beside it."""
+        """Add ``added`` to the layers of ``model`` inside the context."""
         handles = []
         for name, of in added.items():
 

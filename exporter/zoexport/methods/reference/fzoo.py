@@ -1,4 +1,7 @@
-"""FZOO in plain PyTorch, written from the paper (Dang et al., arXiv 2506.09034, as docs/fzoo.md reads it)."""
+"""FZOO in plain PyTorch, written from the paper (Dang et al., arXiv 2506.09034.
+
+See docs/fzoo.md).
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ class FzooReference(MomentsReference):
     """Forward differences along Rademacher directions, divided by the deviation of the perturbed losses."""
 
     def differences(self, batch: Sequence[Any]) -> tuple[list[float], list[float]]:
-        """The losses l_0 of w and l_j of w + eps u_j, and g_j = (l_j - l_0) / sigma, all 0 where sigma is.
+        """Return l_0 of w, l_j of w + eps u_j, and g_j = (l_j - l_0) / sigma (0 if sigma is 0).
 
-        sigma is the standard deviation of l_1 .. l_q, as of a sample (divided by q - 1).
+        sigma is the sample standard deviation of l_1 .. l_q (divisor q - 1).
         """
         unperturbed = self.loss(batch, self.masters)
         moved = [
@@ -30,7 +33,7 @@ class FzooReference(MomentsReference):
         return [unperturbed, *moved], gradients
 
     def noise(self, name: str, query: int, step: int) -> Tensor:
-        """u of one master, query and step: +1 or -1."""
+        """Return u of one master, query and step: +1 or -1."""
         value = self.masters[name]
         number = list(self.masters).index(name)
         values = rng.signs(self.config.seed, number, query, step, value.numel())

@@ -1,8 +1,9 @@
-"""MeBP in plain PyTorch: backpropagation through the Hugging Face model itself, as the device's must come out.
+"""MeBP in plain PyTorch: backpropagation through the Hugging Face model itself.
 
-The paper's algorithm changes where activations are kept and when they are computed, not what the gradients are
-(section 3): the reference is autograd over the whole model, torch's optimizers and torch's clipping. All of it in
-float64: autograd in fp32 is itself up to 1.5e-4 away from that, more than parity allows the device.
+The paper's algorithm changes where activations are kept and when they are computed, but not the
+gradients (section 3). The reference therefore uses autograd over the whole model, torch's
+optimizers and torch's clipping, all in float64: autograd in fp32 differs by up to 1.5e-4 from that,
+more than parity allows the device.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ class FirstOrderReference:
     """AdamW or SGD on both matrices of LoRA adapters.
 
     Args:
-        model: the Hugging Face model with the weights to be trained over, already quantized and dequantized where the
+        model: Hugging Face model with the frozen weights, already quantized and dequantized if the
             bundle is quantized. It becomes float64, and its forward hooks are used.
-        config: of the bundle.
+        config: settings of the bundle.
         slots: initial ``lora_A.<module>`` (in, rank) and ``lora_B.<module>`` (rank, out).
     """
 
@@ -54,14 +55,15 @@ class FirstOrderReference:
         learning_rate: float,
         applied: Mapping[str, Tensor] | None = None,
     ) -> dict[str, Any]:
-        """One update on a batch of examples (objects with ``candidates`` and ``target``).
+        """Apply one update for a batch of examples (objects with ``candidates`` and ``target``).
 
         Args:
-            applied: gradients by slot that the update takes instead of its own: those of another run that it follows.
+            applied: gradients by parameter to use instead of its own, from another run that it
+                follows.
 
         Returns:
-            ``losses`` (the one mean loss), ``gradients`` by slot before clipping, and the slots ``before`` and
-            ``after`` the update.
+            ``losses`` (the one mean loss), ``gradients`` by parameter before clipping, and the
+            parameters ``before`` and ``after`` the update.
         """
         before = self.values()
         self.optimizer.zero_grad()
@@ -87,21 +89,21 @@ class FirstOrderReference:
         }
 
     def follow(self, values: Mapping[str, Tensor]) -> None:
-        """Go on from another run's slots."""
+        """Continue from the parameters of another run."""
         with torch.no_grad():
             for name, value in self.slots.items():
                 value.copy_(values[name])
 
     def values(self) -> dict[str, Tensor]:
-        """A copy of every slot, float64."""
+        """Return a copy of every parameter, float64."""
         return {name: value.detach().clone() for name, value in self.slots.items()}
 
     def finished(self) -> dict[str, Tensor]:
-        """A copy of every slot: no update is ever pending."""
+        """Return a copy of every parameter: no update is ever pending."""
         return self.values()
 
     def loss(self, example: Any, dropped: Dropped | None = None) -> Tensor:
-        """The loss of one example, float64."""
+        """Return the loss of one example, float64."""
         reference: list[Tensor] = []
         if self.config.loss == "dpo":
             with torch.no_grad(), _in_float64():
@@ -110,7 +112,7 @@ class FirstOrderReference:
             return self.adapted.loss(example, self.config, self.added(dropped), reference)
 
     def added(self, dropped: Dropped | None = None) -> Added:
-        """The adapter of every layer."""
+        """Return the adapter of every layer."""
         return lora(self.slots, self.config, dropped)
 
     def _dropped(self, example: int) -> Dropped | None:
@@ -120,7 +122,7 @@ class FirstOrderReference:
 
 @contextlib.contextmanager
 def _in_float64() -> Iterator[None]:
-    """While this is open, a model makes float64 tensors: XGLM's smallest float64 does not fit into others."""
+    """Make new tensors float64 inside the context: XGLM's float64 minimum fits no other type."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:

@@ -1,4 +1,4 @@
-"""Momentum, Adam and Muon of zeroth-order methods in plain PyTorch, as docs/adam-from-the-log.md has them."""
+"""Zeroth-order momentum, Adam and Muon in plain PyTorch, as in docs/adam-from-the-log.md."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from zoexport.methods.whole import WholeOrLayers
 
 
 class MomentsReference(AdaptersOrWeightsReference):
-    """Zeroth-order SGD, or moves by averages of the last steps' estimates of the gradient, made anew in each update."""
+    """Zeroth-order SGD, or moments recomputed in each update from the last steps' gradients."""
 
     def __init__(
         self, model: nn.Module, config: WholeOrLayers, slots: Mapping[str, Tensor]
     ) -> None:
         super().__init__(model, config, slots)
         self.past: list[list[float]] = []
-        """Projected gradients of the last steps, the newest first."""
+        """Projected gradients of the last steps, newest first."""
 
     def finish(self) -> None:
-        """Apply the pending update, whose gradients count in those after it."""
+        """Apply the pending update and keep its gradients for later updates."""
         if self.pending is not None:
             self.past = [self.pending[0], *self.past][: self.config.horizon]
         super().finish()
 
     def updated(self, name: str, gradients: Sequence[float], learning_rate: float) -> Tensor:
-        """A master after a step, by averages m of G and v of its squares.
+        """Return a master after a step, from the averages m of G and v of its squares.
 
-        w - a m; w - a m / (sqrt(v) + 1e-8) with Adam; w - a U V^T with Muon, where m = U S V^T nearly and a is the
-        learning rate.
+        w - a m; w - a m / (sqrt(v) + 1e-8) with Adam; w - a U V^T with Muon for m = U S V^T
+        (approximately); a is the learning rate.
         """
         if self.config.optimizer == "sgd":
             return super().updated(name, gradients, learning_rate)
@@ -44,22 +44,23 @@ class MomentsReference(AdaptersOrWeightsReference):
         mean = _average(estimates, self.config.beta1)
         if self.config.optimizer == "adam":
             squares = _average([one * one for one in estimates], self.config.beta2)
-            # torch's root of float32 may be another than the nearest number, as it is computed by MKL.
+            # torch's float32 square root uses MKL and may not be the nearest number.
             mean = mean / (squares.double().sqrt().float() + 1e-8)
         if self.config.optimizer == "muon":
             mean = orthogonal(mean)
         return value - learning_rate * mean
 
     def estimate(self, name: str, gradients: Sequence[float], step: int) -> Tensor:
-        """G of a step: the mean over queries of g_j z_j."""
+        """Return G of a step: the mean over queries of g_j z_j."""
         moves = [g * self.noise(name, query, step) for query, g in enumerate(gradients)]
         return functools.reduce(torch.add, moves) / len(moves)
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
-    """Nearly U V^T of a matrix U S V^T: five steps of Muon's Newton-Schulz iteration, in float64.
+    """Approximate U V^T of U S V^T by five steps of Muon's Newton-Schulz iteration, in float64.
 
-    X <- 3.4445 X - 4.775 X X^T X + 2.0315 X (X^T X)^2 from the matrix over its Frobenius norm (Jordan et al. 2024).
+    X <- 3.4445 X - 4.775 X X^T X + 2.0315 X (X^T X)^2, starting from the matrix divided by its
+    Frobenius norm (Jordan et al. 2024).
     """
     x = matrix.double()
     norm = x.norm()
@@ -75,7 +76,7 @@ def orthogonal(matrix: Tensor) -> Tensor:
 
 
 def _average(values: Sequence[Tensor], beta: float) -> Tensor:
-    """Of values of which each counts ``beta`` of the one before it."""
+    """Return the weighted average of values, with weights 1, beta, beta^2, ..."""
     weights = [1.0]
     while len(weights) < len(values):
         weights.append(weights[-1] * beta)

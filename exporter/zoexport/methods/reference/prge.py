@@ -13,10 +13,14 @@ class PrgeReference(MomentsReference):
 
 
 class MezoReference(MomentsReference):
-    """MeZO, which differs from P-RGE in schedule alone, not in numbers, but for forward differences."""
+    """MeZO: same numbers as P-RGE in another schedule, except with forward differences."""
 
     def differences(self, batch: Sequence[Any]) -> tuple[list[float], list[float]]:
-        """With ``difference=forward`` the unperturbed loss and q others, and g_j = (l(w + eps z_j) - l(w)) / eps."""
+        """Return the losses and the projected gradients.
+
+        With ``difference=forward``: the unperturbed loss and q others, and g_j = (l(w + eps z_j) -
+        l(w)) / eps.
+        """
         if self.config.difference == "central":
             return super().differences(batch)
         unperturbed = self.loss(batch, self.masters)

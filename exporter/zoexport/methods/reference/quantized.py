@@ -1,10 +1,11 @@
-"""The Hugging Face model with a bundle's quantization, in plain PyTorch: the other side of parity.
+"""Hugging Face model quantized like a bundle, in plain PyTorch: the reference of parity.
 
-It states what quantization means without the passes: every linear layer and the token embedding have the dequantized
-weight. With ``activations=int8`` every linear layer rounds its input to int8, 32 neighbours with one scale, while an
-adapter beside it reads the input as it was. A weight that the bundle stores rotated is quantized rotated; its layer
-rotates the rows that it reads or, as the embedding, gives out. With ``compute=bf16`` linear layers of the model's
-layers multiply numbers that are rounded to bfloat16, and so do their gradients.
+It defines quantization without the passes: every linear layer and the token embedding have the
+dequantized weight. With ``activations=int8`` every linear layer quantizes its input to int8, one
+scale per 32 neighbours, but its adapter reads the original input. A weight that the bundle stores
+rotated is quantized after rotation; its layer rotates its input rows, and the embedding its output
+rows. With ``compute=bf16`` the linear layers of the decoder layers round the operands of their
+products to bfloat16, also in gradients.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ def quantize_model(
     """Change ``model`` in place to compute as a bundle with these settings does.
 
     Args:
-        model: a transformers causal language model, fp32.
+        model: transformers causal language model, fp32.
         settings: ``weights``, ``activations`` and ``group_size`` of the bundle's manifest.
         rotated: names of the parameters that the bundle stores rotated (``core.hadamard``).
-        known: ``<parameter>.codes`` and ``<parameter>.scales`` of weights that need not be quantized again.
+        known: ``<parameter>.codes`` and ``<parameter>.scales`` of weights that are already
+            quantized.
     """
     if settings["weights"] == "fp32":
         return
@@ -51,7 +53,9 @@ def quantize_model(
 
 
 def read_as_bundle(model: Any, settings: Mapping[str, Any], rotated: Collection[str] = ()) -> None:
-    """Make layers turn and round what they read as a bundle with these settings does; weights stay as they are.
+    """Make layers rotate and quantize their inputs as a bundle with these settings does.
+
+    Keep the weights.
 
     Args:
         model, settings, rotated: see :func:`quantize_model`.
@@ -61,7 +65,7 @@ def read_as_bundle(model: Any, settings: Mapping[str, Any], rotated: Collection[
     turned = {id(parameter) for name, parameter in named if name in rotated}
     if settings.get("compute") == "bf16":
         _multiply_bf16(model)
-    # An NPU's own ranges are not the model's: what they do is within the bounds of parity.
+    # The NPU's own ranges are not modeled: their effect is within the bounds of parity.
     rounds = settings["activations"] == "int8" and settings.get("compute") != "fp16"
     round_ = _rounded if rounds else _leave
     for layer in (*_linears(model), table):
@@ -69,7 +73,7 @@ def read_as_bundle(model: Any, settings: Mapping[str, Any], rotated: Collection[
         if layer is table:
             layer.register_forward_hook(lambda _, __, rows, turn=turn: turn(rows))
         else:
-            # Not a hook: those of adapters would see the changed input.
+            # Not a hook: the hooks of adapters would see the changed input.
             layer.forward = _reading(layer.forward, turn, round_)
 
 
@@ -88,7 +92,7 @@ def _linear_bf16(layer: nn.Linear, x: Tensor) -> Tensor:
 
 
 class _ProductBf16(torch.autograd.Function):
-    """x W^T, and of its gradient dy the product dy W, of numbers rounded to bfloat16."""
+    """Product x W^T, and dy W in the backward pass, with operands rounded to bfloat16."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -102,7 +106,7 @@ class _ProductBf16(torch.autograd.Function):
 
 
 def stored_weights(model: Any, rotated: Collection[str]) -> dict[int, tuple[Tensor, bool]]:
-    """The weights that a bundle quantizes, each once, by place; and whether it stores them rotated."""
+    """Return the quantized weights by memory address, and whether they are stored rotated."""
     turned = {
         parameter.data_ptr()
         for name, parameter in model.named_parameters(remove_duplicate=False)
@@ -113,7 +117,10 @@ def stored_weights(model: Any, rotated: Collection[str]) -> dict[int, tuple[Tens
 
 
 def _linears(model: Any) -> list[nn.Linear]:
-    """Those that read text: of a model of images too, the part that sees them is in no bundle."""
+    """Return the linear layers of the language model.
+
+    Vision and audio encoders are not in bundles.
+    """
     config = getattr(model, "config", None)
     others = {type(getattr(config, f"{kind}_config", None)) for kind in ("vision", "audio")}
     others.discard(type(None))
@@ -133,7 +140,7 @@ def _linears(model: Any) -> list[nn.Linear]:
 def _reading(
     forward: Callable[[Tensor], Tensor], *changes: Callable[[Tensor], Tensor]
 ) -> Callable[[Tensor], Tensor]:
-    """``forward`` of the input after ``changes``."""
+    """Return ``forward`` with ``changes`` applied to its input."""
 
     def read(x: Tensor) -> Tensor:
         for change in changes:
@@ -152,7 +159,7 @@ def _leave(rows: Tensor) -> Tensor:
 
 
 def rounded(weight: Tensor, settings: Mapping[str, Any]) -> Tensor:
-    """A weight (outputs, inputs) as a bundle's packing gives it back."""
+    """Return a weight (outputs, inputs), quantized and dequantized as in a bundle."""
     if settings["weights"] == "int4":
         group, steps = settings["group_size"], bool(settings.get("scale_steps"))
         return int4.dequantize_int4(*int4.quantize_int4(weight.detach(), group, steps=steps), group)
@@ -160,6 +167,6 @@ def rounded(weight: Tensor, settings: Mapping[str, Any]) -> Tensor:
 
 
 def dequantized(codes: Tensor, scales: Tensor) -> Tensor:
-    """Rows of a weight of int4 or int8 from what a bundle stores of them, float32."""
+    """Return the float32 rows of an int4 or int8 weight from quantized values and scales."""
     dequantize = int4.dequantize_int8 if codes.dtype == torch.int8 else int4.dequantize_int4
     return dequantize(codes, scales)

@@ -1,4 +1,7 @@
-"""QuZO in plain PyTorch, written from the paper (equations 5, 8 and 13 to 15) as docs/integers.md reads it."""
+"""QuZO in plain PyTorch, written from the paper (equations 5, 8 and 13 to 15.
+
+See docs/integers.md).
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,13 @@ class QuzoReference(ZerothOrderReference):
     """Zeroth-order training of the integers of linear weights; the masters are int8 (N, K).
 
     Args:
-        model: the Hugging Face model with the bundle's weights, quantized and dequantized; its layers get the integers
-            that are trained, perturbed or not, times their scales.
-        config: of the bundle.
-        slots: ``quzo.table``; ``<parameter>.codes`` in the order of their numbers, uint8 (N, K/2) or int8 (N, K); and
-            ``scales.<parameter>``, (N, groups) or (N). The parameters are the model's, or ``<module>.lora_A.weight``
-            (rank, in) and ``<module>.lora_B.weight`` (out, rank) of adapters.
+        model: Hugging Face model with the bundle's weights, quantized and dequantized; its layers
+            get the trained integers, perturbed or not, times their scales.
+        config: settings of the bundle.
+        slots: ``quzo.table``; ``<parameter>.codes`` in the order of their tensor ids, uint8 (N,
+            K/2) or int8 (N, K); and ``scales.<parameter>``, (N, groups) or (N). The parameters are
+            the model's, or ``<module>.lora_A.weight`` (rank, in) and ``<module>.lora_B.weight``
+            (out, rank) of adapters.
     """
 
     def __init__(self, model: nn.Module, config: QuzoConfig, slots: Mapping[str, Tensor]) -> None:
@@ -39,7 +43,7 @@ class QuzoReference(ZerothOrderReference):
         }
 
     def perturbed(self, query: int, sign: float) -> dict[str, Tensor]:
-        """Every slot's integers moved along one direction: clamp(w + sign * Q1(u)) (equation 8)."""
+        """Return the perturbed integers of all parameters: clamp(w + sign * Q1(u)) (eq. 8)."""
         return {
             name: (value + int(sign) * self.noise(name, query, self.step_number).int()).clamp(
                 *self.limits[name]
@@ -48,9 +52,9 @@ class QuzoReference(ZerothOrderReference):
         }
 
     def updated(self, name: str, gradients: Sequence[float], learning_rate: float) -> Tensor:
-        """A slot's integers after a step: clamp(w - sum over queries of S(c_i Q2(u_i))) (equation 15).
+        """Return the updated integers clamp(w - sum over queries of S(c_i Q2(u_i))) (equation 15).
 
-        With update=summed clamp(w - S(sum over queries of c_i Q2(u_i))) (equation 13).
+        With update=summed: clamp(w - S(sum over queries of c_i Q2(u_i))) (equation 13).
         """
         codes = grid.update_codes(
             self.masters[name].numpy(),
@@ -68,7 +72,7 @@ class QuzoReference(ZerothOrderReference):
         return torch.from_numpy(codes)
 
     def noise(self, name: str, query: int, step: int) -> Tensor:
-        """Q1(u) of one slot, query and step: int8 (N, K) (equation 5)."""
+        """Return Q1(u) of one parameter, query and step: int8 (N, K) (equation 5)."""
         value = self.masters[name]
         number = list(self.masters).index(name)
         seed = self.config.seed
@@ -76,7 +80,10 @@ class QuzoReference(ZerothOrderReference):
         return torch.from_numpy(first).view_as(value)
 
     def added(self, values: Mapping[str, Tensor]) -> Added:
-        """Put trained weights where the model reads them; those of adapters are added to what layers give."""
+        """Set the trained weights in the model.
+
+        Adapters are returned as additions to layer outputs.
+        """
         weights = {
             name.removesuffix(_CODES): self._weight(name, value) for name, value in values.items()
         }
@@ -89,7 +96,7 @@ class QuzoReference(ZerothOrderReference):
         return {}
 
     def _weight(self, name: str, integers: Tensor) -> Tensor:
-        """The integers times their scales, float32 (N, K)."""
+        """Return the integers times their scales, float32 (N, K)."""
         scale = self.scales[name]
         groups = integers.float().view(len(integers), scale.shape[1], -1)
         return (groups * scale[:, :, None]).view(integers.shape)
@@ -100,6 +107,6 @@ def _integers(codes: Tensor) -> Tensor:
 
 
 def _lora_name(parameter: str) -> str:
-    """``lora_A.<module>`` of ``<module>.lora_A.weight``."""
+    """Return ``lora_A.<module>`` for ``<module>.lora_A.weight``."""
     module, half, _ = parameter.rsplit(".", 2)
     return f"{half}.{module}"

@@ -17,13 +17,13 @@ _PLACES = "places."
 
 
 class SenszoqReference(ZerothOrderReference):
-    """Zeroth-order SGD on chosen elements of the linear weights.
+    """Zeroth-order SGD on sparse elements of the linear weights.
 
     Args:
-        model: see :class:`ZerothOrderReference`; its weights are zero at the chosen places.
-        config: of the bundle.
-        slots: ``sparse.values`` (S) fp16, and in the order in which these stand there, ``places.<parameter>`` int64
-            (k): where they belong in that weight, ``row * columns + column``.
+        model: see :class:`ZerothOrderReference`; its weights are zero at the sparse indices.
+        config: settings of the bundle.
+        slots: ``sparse.values`` (S) fp16, and in the same order ``places.<parameter>`` int64 (k):
+            their indices in that weight, ``row * columns + column``.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class SenszoqReference(ZerothOrderReference):
         }
 
     def added(self, values: Mapping[str, Tensor]) -> Added:
-        """w_sparse x at every layer that has chosen weights (equation 20)."""
+        """Return w_sparse x for every layer with sparse weights (equation 20)."""
         parts = values[self.values_name].split([len(places) for places in self.places.values()])
         found = {}
         for (parameter, places), part in zip(self.places.items(), parts, strict=True):
@@ -48,12 +48,12 @@ class SenszoqReference(ZerothOrderReference):
         return found
 
     def _product(self, module: str, places: Tensor, values: Tensor, x: Tensor) -> Tensor:
-        """Make the matrix only while it is multiplied: all of them are as large as the model."""
+        """Build the matrix only for the product: together they are as large as the model."""
         layer: Any = self.adapted.model.get_submodule(module)
         sparse = torch.zeros(layer.out_features, layer.in_features)
         sparse.view(-1)[places] = values
         return nn.functional.linear(x, sparse)
 
     def updated(self, name: str, gradients: Sequence[float], learning_rate: float) -> Tensor:
-        """The values after a step, rounded to fp16."""
+        """Return the values after a step, rounded to fp16."""
         return super().updated(name, gradients, learning_rate).half().float()

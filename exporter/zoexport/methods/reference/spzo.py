@@ -1,4 +1,7 @@
-"""SPZO in plain PyTorch, written from the paper (FedSPZO 3.2.2, equations 6 to 8) as docs/spzo.md reads it."""
+"""SPZO in plain PyTorch, written from the paper (FedSPZO 3.2.2, equations 6 to 8.
+
+See docs/spzo.md).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from zoexport.methods.spzo import SpzoConfig
 
 
 class SpzoReference(AdaptersOrWeightsReference):
-    """Zeroth-order SGD in two blocks: f2(f1(x; w1); w2), every loss by a forward pass of its own."""
+    """Zeroth-order SGD in two blocks: f2(f1(x; w1); w2), with one forward pass per loss."""
 
     config: SpzoConfig
 
@@ -24,18 +27,18 @@ class SpzoReference(AdaptersOrWeightsReference):
         super().__init__(model, config, slots)
         self.late = _read_by_second_block(model, config)
         if self.weights is not None:
-            # What both blocks read is perturbed in the second alone.
+            # Parameters that both blocks read are perturbed only in the second.
             keys = self.weights.slots
             self.second = {name for key, name in keys.items() if _module(key) in self.late}
         else:
             self.second = {name for name in self.masters if name.removeprefix(LORA_B) in self.late}
 
     def differences(self, batch: Sequence[Any]) -> tuple[list[float], list[float]]:
-        """The losses of a step and its projected gradients.
+        """Return the losses of a step and its projected gradients.
 
         Returns:
-            4 P1 P2 losses, of every direction of the second block, plus and minus; and P1 gradients of the first block,
-            then 2 P1 P2 of the second.
+            4 P1 P2 losses, plus and minus for every direction of the second block; and the
+            gradients: P1 of the first block, then 2 P1 P2 of the second.
         """
         eps = self.config.eps
         first, second = self.config.directions
@@ -59,7 +62,7 @@ class SpzoReference(AdaptersOrWeightsReference):
         return losses, gradients
 
     def moved(self, *, early: float = 0.0, late: float = 0.0, along: int) -> dict[str, Tensor]:
-        """The masters of one block, moved along a direction of its own: w + sign * eps * z."""
+        """Return the masters of one block, perturbed along its direction: w + sign * eps * z."""
         return {
             name: value
             + (late or early) * self.config.eps * self.noise(name, along, self.step_number)
@@ -68,7 +71,7 @@ class SpzoReference(AdaptersOrWeightsReference):
         }
 
     def updated(self, name: str, gradients: Sequence[float], learning_rate: float) -> Tensor:
-        """A master after a step: each block moves by the mean of g z over its own directions."""
+        """Return a master after a step: each block uses the mean of g z over its own directions."""
         first = self.config.directions[0]
         own = gradients[first:] if name in self.second else gradients[:first]
         return super().updated(name, own, learning_rate)
@@ -76,7 +79,7 @@ class SpzoReference(AdaptersOrWeightsReference):
     def replacements(
         self, slots: Mapping[str, str], values: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Where both blocks read a parameter, the first reads it without a move."""
+        """Return the parameters by module; the first block reads shared parameters unperturbed."""
         return {
             key: values[name]
             if _module(key) in self.late or name not in self.second
@@ -94,7 +97,7 @@ def _pairs(values: Sequence[float]) -> list[tuple[float, float]]:
 
 
 def _read_by_second_block(model: Any, config: SpzoConfig) -> set[str]:
-    """The modules that are called once the first block has ended."""
+    """Return the modules that are called after the first block."""
     count = sizes(model.config).num_layers
     layers = next(
         module

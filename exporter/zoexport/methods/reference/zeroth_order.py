@@ -1,7 +1,7 @@
-"""Zeroth-order SGD in plain PyTorch: one query and one sign after another, on the Hugging Face model itself.
+"""Zeroth-order SGD in plain PyTorch on the Hugging Face model, one query and sign at a time.
 
-What references of zeroth-order methods have in common. They share no code with the passes, the session or the kernels,
-except the noise, which is a specification of its own (``core.rng``).
+Base of the references of zeroth-order methods. They share no code with the passes, the session or
+the kernels, except the noise, which has its own specification (``core.rng``).
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from zoexport.methods.reference.adapted import LORA_B, AdaptedModel, Added, lora
 
 
 class ZerothOrderReference(abc.ABC):
-    """SPSA with q queries over some master tensors, and the update of a step at the start of the next.
+    """SPSA with q queries over master tensors.
 
-    A subclass says what the masters do in the model (:meth:`added`), and of the equations below the ones in which its
-    method differs.
+    The update of a step is applied at the start of the next.
+
+    A subclass defines how the model uses the masters (:meth:`added`) and overrides the equations in
+    which its method differs.
 
     Args:
-        model: the Hugging Face model with the weights to be trained over, already quantized and dequantized where the
-            bundle is quantized. Its forward hooks are used, nothing else changes.
-        config: of the bundle.
-        masters: by slot, in the order of their tensor ids, which count from 0.
+        model: Hugging Face model with the weights to train, already quantized and dequantized if
+            the bundle is quantized. Only its forward hooks are changed.
+        config: settings of the bundle.
+        masters: master tensors by parameter, in the order of their tensor ids, which count from 0.
     """
 
     def __init__(self, model: nn.Module, config: Any, masters: Mapping[str, Tensor]) -> None:
@@ -43,10 +45,10 @@ class ZerothOrderReference(abc.ABC):
 
     @abc.abstractmethod
     def added(self, values: Mapping[str, Tensor]) -> Added:
-        """What is added to the model's layers under these values of the masters, float32."""
+        """Return the additions to the model's layers for these values of the masters, float32."""
 
     def step(self, batch: Sequence[Any], learning_rate: float) -> dict[str, Any]:
-        """One step on a batch of examples (objects with ``candidates`` and ``target``).
+        """Run one step on a batch of examples (objects with ``candidates`` and ``target``).
 
         Returns:
             ``losses`` and projected ``gradients`` (:meth:`differences`), and every master ``before`` and ``after`` the
@@ -61,7 +63,10 @@ class ZerothOrderReference(abc.ABC):
         return {"losses": losses, "gradients": gradients, "before": before, "after": after}
 
     def differences(self, batch: Sequence[Any]) -> tuple[list[float], list[float]]:
-        """The 2q losses of a step (+1, -1, +2, ...), and g_j = (l(w + eps z_j) - l(w - eps z_j)) / (2 eps)."""
+        """Return the 2q losses of a step (+1, -1, +2, ...) and the projected gradients.
+
+        g_j = (l(w + eps z_j) - l(w - eps z_j)) / (2 eps).
+        """
         losses = [
             self.loss(batch, self.perturbed(query, sign))
             for query in range(self.config.num_queries)
@@ -74,7 +79,7 @@ class ZerothOrderReference(abc.ABC):
         return losses, gradients
 
     def first_losses(self, batch: Sequence[Any], count: int) -> list[float]:
-        """The first ``count`` losses of :meth:`differences`, without the others."""
+        """Return the first ``count`` losses of :meth:`differences` without computing the others."""
         found: list[float] = []
         loss = self.loss
 
@@ -93,7 +98,7 @@ class ZerothOrderReference(abc.ABC):
         return found
 
     def perturbed(self, query: int, sign: float) -> dict[str, Tensor]:
-        """Every master moved along one direction: w + sign * eps * z."""
+        """Return every master perturbed along one direction: w + sign * eps * z."""
         return {
             name: value + sign * self.config.eps * self.noise(name, query, self.step_number)
             for name, value in self.masters.items()
@@ -102,17 +107,17 @@ class ZerothOrderReference(abc.ABC):
     def follow(
         self, masters: Mapping[str, Tensor], gradients: Sequence[float], learning_rate: float
     ) -> None:
-        """Go on from another run's state: its masters and the gradients that it has pending."""
+        """Continue from another run's state: its masters and pending gradients."""
         for name in self.masters:
             self.masters[name] = masters[name].clone()
         self.pending = (list(gradients), learning_rate) if gradients else None
 
     def values(self) -> dict[str, Tensor]:
-        """A copy of every master."""
+        """Return a copy of every master."""
         return {name: value.clone() for name, value in self.masters.items()}
 
     def finished(self) -> dict[str, Tensor]:
-        """Every master, nothing pending."""
+        """Apply the pending update and return a copy of every master."""
         self.finish()
         return self.values()
 
@@ -125,7 +130,7 @@ class ZerothOrderReference(abc.ABC):
         self.pending = None
 
     def updated(self, name: str, gradients: Sequence[float], learning_rate: float) -> Tensor:
-        """A master after a step of these gradients: w - learning_rate/q * sum over queries of g_j z_j."""
+        """Return a master after a step: w - learning_rate/q * sum over queries of g_j z_j."""
         value = self.masters[name]
         total = torch.zeros_like(value)
         for query, gradient in enumerate(gradients):
@@ -133,14 +138,14 @@ class ZerothOrderReference(abc.ABC):
         return value - learning_rate / len(gradients) * total
 
     def noise(self, name: str, query: int, step: int) -> Tensor:
-        """z of one master, query and step."""
+        """Return z of one master, query and step."""
         value = self.masters[name]
         number = list(self.masters).index(name)
         values = rng.normals(self.config.seed, number, query, step, value.numel())
         return torch.from_numpy(values).view_as(value)
 
     def loss(self, batch: Sequence[Any], values: Mapping[str, Tensor]) -> float:
-        """The mean loss of a batch under these values of the masters."""
+        """Return the mean loss of a batch for these values of the masters."""
         with torch.no_grad():
             reference = self.reference(batch)
             added = self.added(values)
@@ -151,7 +156,7 @@ class ZerothOrderReference(abc.ABC):
         return sum(losses) / len(batch)
 
     def reference(self, batch: Sequence[Any]) -> list[list[Tensor]]:
-        """Scores of each example under the initial values, where the loss needs them."""
+        """Return the scores of each example for the initial values, if the loss needs them."""
         if self.config.loss != "dpo":
             return [[] for _ in batch]
         masters, self.masters = self.masters, self.initial
@@ -171,8 +176,9 @@ class AdaptersOrWeightsReference(ZerothOrderReference):
 
     Args:
         model, config: see :class:`ZerothOrderReference`.
-        slots: in the order of their tensor ids, fp32: initial ``lora_A.<module>`` (in, rank) and ``lora_B.<module>``
-            (rank, out), of which the B's are trained; or the model's parameters by name.
+        slots: fp32 parameters in the order of their tensor ids: initial ``lora_A.<module>`` (in,
+            rank) and ``lora_B.<module>`` (rank, out), only the latter trained; or the model's
+            parameters by name.
     """
 
     def __init__(self, model: nn.Module, config: LoraSettings, slots: Mapping[str, Tensor]) -> None:
@@ -186,7 +192,10 @@ class AdaptersOrWeightsReference(ZerothOrderReference):
             self.adapted = AdaptedModel(model, self.weights)
 
     def added(self, values: Mapping[str, Tensor]) -> Added:
-        """The adapter of every layer, A frozen; nothing where the weights themselves are trained."""
+        """Return the adapter of every layer, with A frozen.
+
+        Empty if the weights themselves are trained.
+        """
         if self.weights is None:
             return lora({**self.frozen, **values}, self.config)
         self.weights.values = self.replacements(self.weights.slots, values)
@@ -195,16 +204,17 @@ class AdaptersOrWeightsReference(ZerothOrderReference):
     def replacements(
         self, slots: Mapping[str, str], values: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """By the name of each parameter in each module, of which ``slots`` has the slot."""
+        """Return the values by the keys of ``slots``, the parameter names of each module."""
         return {key: values[name] for key, name in slots.items()}
 
 
 class _ReplacedWeights(nn.Module):
-    """A model called with other parameters; those that modules share may differ between them.
+    """Model called with replaced parameters; shared parameters may differ between modules.
 
     Attributes:
-        slots: by the name of a parameter in each of its modules, the one of these names that ``slots`` has.
-        values: what the model is called with, by the same names.
+        slots: maps the name of a parameter in each of its modules to its name in the argument
+            ``slots``.
+        values: parameters for the next call, by the same names.
     """
 
     def __init__(self, model: nn.Module, slots: Iterable[str]) -> None:

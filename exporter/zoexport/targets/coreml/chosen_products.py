@@ -14,7 +14,7 @@ After, for m of the layer's chosen weights at a time::
 Without epsilon and noise there is one copy, and w = v * inside.
 
 ``entries``, ``rows`` and ``columns`` (int64) and ``inside`` (float32, 1 or 0) are weights (m) made of the range and the
-places, of which each stage binds its own. A layer with fewer chosen weights than another of its shape adds zeros.
+places; each stage binds its own. A layer with fewer weights than another of its shape adds zeros.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _Products:
     replaced: set[str] = dataclasses.field(default_factory=set)
 
     def of(self, node: Node) -> Node:
-        """The node in the place of a product."""
+        """Return the node in the place of a product."""
         y, x, values, places, span, epsilon, noise, _ = arguments(node)
         perturbed = epsilon is not None and noise is not None
         names = {placed: name for name, placed in placeholders(self.program).items()}
@@ -127,17 +127,17 @@ class _Products:
 def constants_of(
     places: torch.Tensor, entries: range, end: int, width: int
 ) -> dict[str, torch.Tensor]:
-    """What a product reads of the chosen weights ``entries``, of which those from ``end`` on are not the layer's.
+    """Return a product's constants for the sparse weights ``entries``; the layer's end at ``end``.
 
     Args:
-        places: int32 (S), ``row * width + column`` of each chosen weight in its own matrix.
-        entries: of the chosen weights; any number of them.
-        end: behind the layer's last.
+        places: int32 (S), ``row * width + column`` of each sparse weight in its matrix.
+        entries: range of sparse weights, of any length.
+        end: exclusive end of the layer's sparse weights.
         width: columns of the layer's matrix.
 
     Returns:
-        ``entries``, ``rows`` and ``columns``, int64, and ``inside``, float32, in this order and of one length. What is
-        not the layer's has ``inside`` 0, a row and a column that there are, and an entry that there is.
+        ``entries``, ``rows`` and ``columns``, int64, and ``inside``, float32, in this order and of
+        equal length. Weights outside the layer have ``inside`` 0 and valid indices.
     """
     numbers = torch.arange(entries.start, entries.stop)
     inside = numbers < end

@@ -1,6 +1,6 @@
-"""What each operator on single elements is in Core ML's Model Intermediate Language.
+"""Elementwise operators in MIL, Core ML's Model Intermediate Language.
 
-A rule takes an operator's arguments, tensors as MIL values, and gives a value. A new operator is a new line.
+A rule takes an operator's arguments, with tensors as MIL values, and returns a value.
 """
 
 from __future__ import annotations
@@ -135,5 +135,5 @@ def _where(condition: Var, a: Any, b: Any) -> Var:
 
 
 def _like(x: Var, y: Var) -> Var:
-    """A number as a tensor of another's shape: both branches of a select have one."""
+    """Return a number as a tensor of another's shape: both branches of a select have one."""
     return mb.fill_like(ref_tensor=y, value=x) if x.rank == 0 and y.rank > 0 else x

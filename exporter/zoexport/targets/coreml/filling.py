@@ -140,7 +140,7 @@ def _stored(model: Any, package: Path) -> Iterator[tuple[Any, NDArray[Any]]]:
 
 
 def _digest(array: NDArray[Any]) -> str:
-    """By which the weight file knows what it has, whatever the shape."""
+    """Return the key of an array in the weight file; it does not depend on the shape."""
     kind = "int4" if _is_int4(array) else str(array.dtype)
     return f"{kind} {hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()}"
 
@@ -150,7 +150,7 @@ def _is_int4(array: NDArray[Any]) -> bool:
 
 
 def _values(function: Any) -> dict[tuple[str, str], Any]:
-    """The constants of a function by the operation's name and the argument."""
+    """Return the constants of a function by the operation's name and the argument."""
     found = {}
     for operation in function.block_specializations[function.opset].operations:
         name = operation.attributes["name"].immediateValue.tensor.strings.values[0]

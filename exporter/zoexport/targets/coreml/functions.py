@@ -52,7 +52,7 @@ class FunctionBuilder:
         self.scale: Var | None = None
 
     def build(self) -> Function:
-        """The function: every argument and result under its :func:`feature_name`.
+        """Build the function: every argument and result under its :func:`feature_name`.
 
         Raises:
             LoweringError: an operator without a rule, or with arguments that its rule does not take.
@@ -92,7 +92,7 @@ class FunctionBuilder:
         return found
 
     def _weight(self, name: str) -> Any:
-        """A weight under a name that no other operation has, by which it is found in the package."""
+        """Return a weight as a constant with a unique name, to find it in the package."""
         if self.weights.is_scales(name):
             return self._scales(name)
         self.count += 1
@@ -138,7 +138,7 @@ class FunctionBuilder:
 
 
 def _largest(gradients: list[Var]) -> Var:
-    """The largest magnitude of all elements, and never zero."""
+    """Return the largest magnitude of all elements, and never zero."""
     found = [mb.reduce_max(x=mb.abs(x=one), keep_dims=False) for one in gradients]
     most = found[0]
     for one in found[1:]:

@@ -70,16 +70,16 @@ def lower_coreml(graph: TrainingGraph, folder: Path, progress: Progress, *, half
 def lower_generating(
     graph: LayerGraph, folder: Path, progress: Progress, *, half: bool, staged: bool
 ) -> Lowered:
-    """Add the stages that generate, for each length, to the package that ``lower_coreml`` wrote; weights are there.
+    """Add generation stages for each length to the package of ``lower_coreml``; weights are there.
 
     Args:
-        half: whether that computes in fp16 where it can. staged: whether it has functions of stages.
+        half: whether the package uses fp16 if possible. staged: whether it has stage functions.
 
     Raises:
         LoweringError: as ``lower_coreml``.
     """
     graph = copy_graph(graph)
-    # As the functions that train, since scales and other constants are of the type that a function computes in.
+    # Use the types of the training functions: scales and other constants share them.
     wide = {name for name, program in graph.programs.items() if has_kink(program)}
     wide = {*graph.programs} if wide and not staged else wide
     for program in graph.programs.values():

@@ -19,13 +19,13 @@ MINIMUM_OS = {"ios": "18.0", "macos": "15.0"}
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A function to be.
+    """Specification of one function.
 
     Attributes:
-        program: with numbers for sizes.
-        like: the program of the graph that it is; parts of one are alike but for their weights.
-        names: what the weight inputs are called in the model, by their names in the program.
-        values: reads the weights, by what they are called in the model.
+        program: has numbers as sizes.
+        like: name of its program in the graph; parts of one program differ only in their weights.
+        names: the model's names of the weight inputs, by their names in the program.
+        values: reads the weights, by their names in the model.
     """
 
     program: Program
@@ -34,7 +34,7 @@ class Part:
     values: Callable[[], Mapping[str, torch.Tensor]]
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The values of the weight inputs by their names in the program."""
+        """Return the values of the weight inputs, by their names in the program."""
         values = self.values()
         return {local: values[name] for local, name in self.names.items() if name in values}
 
@@ -68,14 +68,14 @@ def _whole(graph: TrainingGraph) -> list[Part]:
 
 
 def stage_parts(graph: LayerGraph, prefix: str = "") -> list[Part]:
-    """The functions that the stages of a split graph become, of every length that it has programs for.
+    """Return a function for each stage of a split graph and each length that it has programs for.
 
-    ``graph`` becomes what the bundle says, as in :func:`parts_of`; of weights its stages bind the tables.
+    ``graph`` is changed to match the bundle, as in :func:`parts_of`; of weights, it binds tables.
 
     Args:
-        prefix: of the functions' names.
+        prefix: prefix of the functions' names.
     """
-    # Values are read when they are asked for, and those of one stage kept alone.
+    # Values are read on demand; only those of one stage are kept.
     for program in graph.programs.values():
         take_noise(graph, program)
     write_chosen_products(graph)

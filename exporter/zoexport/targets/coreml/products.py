@@ -1,4 +1,4 @@
-"""What products, tables and labels are in MIL (see ``elementwise``)."""
+"""Products, table lookups and labels in MIL (see ``elementwise``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators that move elements, or reduce whole axes, are in MIL (see ``elementwise``)."""
+"""Operators that move elements or reduce whole axes, in MIL (see ``elementwise``)."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _wide(x: Var) -> Var:
 
 
 def _axes(x: Var, dims: Any) -> list[int]:
-    """Every axis where none is named."""
+    """Return the given axes; all axes by default."""
     if isinstance(dims, int):
         return [dims]
     return list(dims) if dims else list(range(x.rank))

@@ -22,7 +22,7 @@ _LARGEST = float(np.finfo(np.float16).max)
 
 
 def is_float(value: Any) -> bool:
-    """Whether a value is a tensor of numbers that are not integers."""
+    """Return whether a value is a floating-point tensor."""
     return isinstance(value, Var) and value.dtype in _FLOATS
 
 
@@ -32,12 +32,12 @@ def cast(value: Var, kind: Any) -> Var:
 
 
 def numbers(tensor: torch.Tensor | float | bool, kind: Any = FP32) -> NDArray[Any]:
-    """What a constant holds: numbers as ``kind``, integers as int32.
+    """Convert to the array of a constant: floats as ``kind``, integers as int32.
 
     Args:
         tensor: any number or tensor.
-        kind: fp32 or fp16; what fp16 does not reach, as masks, becomes half its largest number, to which a score can be
-            added.
+        kind: fp32 or fp16; values beyond fp16's range, as in masks, become half its largest number,
+            so that adding a score does not overflow.
     """
     values = torch.as_tensor(tensor)
     if values.dtype == torch.bool:
@@ -51,7 +51,7 @@ def numbers(tensor: torch.Tensor | float | bool, kind: Any = FP32) -> NDArray[An
 
 
 def constant(tensor: torch.Tensor | float | bool, kind: Any = FP32, shared: str = "") -> Var:
-    """A constant of :func:`numbers`; functions store those of one name ``shared`` once."""
+    """Return a constant of :func:`numbers`; functions store those of one name ``shared`` once."""
     array = numbers(tensor, kind)
     made = mb.const(val=array if array.ndim else array[()])
     if shared:
@@ -60,7 +60,7 @@ def constant(tensor: torch.Tensor | float | bool, kind: Any = FP32, shared: str 
 
 
 def together(a: Any, b: Any) -> tuple[Any, Any]:
-    """Two operands of one type: the wider of theirs, numbers beside tensors that of the tensor."""
+    """Promote two operands to one type: the wider one; a number takes the type of a tensor."""
     if not isinstance(a, Var):
         a, b = together(b, a)
         return b, a

@@ -18,10 +18,10 @@ from zoexport.targets.coreml.values import FP16, numbers
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a function holds a weight.
+    """Location of a weight in a function.
 
     Attributes:
-        operation: by name. argument: of it, ``val`` of a plain constant.
+        operation: its name. argument: its argument, ``val`` for a plain constant.
         weight: the name of the program's input.
     """
 
@@ -56,27 +56,27 @@ class Weights:
         return numbers(value, self.kind)
 
     def identity(self, name: str) -> str:
-        """By which a package knows what it has stored."""
+        """Return the key of a stored weight in a package."""
         return f"{self.names[name]}.{types.builtin_to_string(self.kind)}"
 
     def is_codes(self, name: str) -> bool:
-        """Whether an input is the codes of a quantized weight (docs/int4.md)."""
+        """Return whether an input contains quantized values (docs/int4.md)."""
         weight, _, part = name.rpartition(".")
         return part == "codes" and f"{weight}.scales" in self.values
 
     def is_scales(self, name: str) -> bool:
-        """Whether an input is the scales of a quantized weight."""
+        """Return whether an input contains the scales of a quantized weight."""
         weight, _, part = name.rpartition(".")
         return part == "scales" and f"{weight}.codes" in self.values
 
 
 @dataclasses.dataclass
 class Packed:
-    """A quantized weight (N, K) of the function that is being built.
+    """Quantized weight (N, K) of the function that is being built.
 
     Attributes:
-        weights: of the function. name: of the input that has its codes. operation: what it is to be called.
-        places: to which its own are added when it is read.
+        weights: the function's weights. name: input with the quantized values. operation: its name.
+        places: list that receives the weight's places when the weight is read.
     """
 
     weights: Weights
@@ -86,7 +86,7 @@ class Packed:
     made: Var | None = None
 
     def var(self) -> Var:
-        """The weight, one constant however many read it."""
+        """Return the weight as one constant that all readers share."""
         if self.made is None:
             scales = f"{self.name.removesuffix('.codes')}.scales"
             self.made = mb.constexpr_blockwise_shift_scale(

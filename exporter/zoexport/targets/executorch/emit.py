@@ -72,7 +72,7 @@ def write(programs: Iterable[Program], path: Path) -> list[str]:
 
 
 def _encoded(program: Table) -> bytes:
-    """A program as the bytes of its file.
+    """Return a program as the bytes of its file.
 
     Raises:
         RuntimeError: flatc refuses it.
@@ -110,12 +110,12 @@ Result = tuple[Node, int]
 
 
 def planned_bytes(program: Program) -> int:
-    """Bytes of what a program computes that is not in its caller's memory."""
+    """Return the bytes of what a program computes that is not in its caller's memory."""
     return Layout(program).planned()[1]
 
 
 class Layout:
-    """Which values of a program are one tensor in memory: views, and the parts of results."""
+    """Memory layout of a program: views share a tensor, and so do the parts of results."""
 
     def __init__(self, program: Program) -> None:
         self.nodes = list(program.module.graph.nodes)
@@ -123,11 +123,11 @@ class Layout:
         self.returned = {self.owner(node) for node in self._copied}
 
     def is_view(self, node: Node) -> bool:
-        """Whether it lies where its operand does; one that is returned is copied into the caller's memory."""
+        """Return whether a node shares its operand's memory; returned views are copied instead."""
         return is_call(node, aten.view, aten._unsafe_view) and node not in self._copied
 
     def owner(self, node: Node) -> Result:
-        """The result in whose place a value lies, or an input."""
+        """Return the result or input that owns the memory of a value."""
         while self.is_view(node):
             node = operand(node)
         if node.target is operator.getitem:
@@ -136,14 +136,14 @@ class Layout:
         return node, 0
 
     def results(self, node: Node) -> Sequence[torch.Tensor]:
-        """What a call computes; nothing of what is no call, or no more than another name."""
+        """Return the tensors that a node computes; empty for views, getitem and inputs."""
         if node.op != "call_function" or node.target is operator.getitem or self.is_view(node):
             return ()
         value = node.meta["val"]
         return (value,) if isinstance(value, torch.Tensor) else value
 
     def planned(self) -> tuple[dict[Result, int], int]:
-        """Where each result lies that is not in its caller's memory, and the bytes of all."""
+        """Return the offset of each result outside the caller's memory, and the total bytes."""
         number = {node: place for place, node in enumerate(self.nodes)}
         last = {
             self.owner(read): number[node] for node in self.nodes for read in node.all_input_nodes
@@ -178,7 +178,7 @@ class _Plan:
         self._calls: list[Table] = []
 
     def made(self) -> Table:
-        """The plan of the whole program."""
+        """Return the plan of the whole program."""
         inputs, outputs = [], []
         for node in self._layout.nodes:
             if node.op == "placeholder":
@@ -209,7 +209,7 @@ class _Plan:
         return len(self._values) - 1
 
     def _once(self, kind: str, key: Any, **value: Any) -> int:
-        """The place of a value that no call writes to: one for all that are equal."""
+        """Return the place of a value that no call writes to: one for all that are equal."""
         if (kind, key) not in self._known:
             self._known[kind, key] = self._add(kind, **value)
         return self._known[kind, key]
@@ -235,7 +235,7 @@ class _Plan:
         )
 
     def _view(self, node: Node) -> None:
-        """A view lies where its tensor does. Of a tensor of the caller the runtime finds that out."""
+        """Place a view in its tensor's memory; views of the caller's tensors are set later."""
         owner = self._layout.owner(node)
         self._viewed[node] = self._tensor(node.meta["val"], self._offsets.get(owner))
         if owner not in self._offsets:
@@ -310,7 +310,7 @@ class _Plan:
         return self._integers(values)
 
     def _constant(self, value: torch.Tensor) -> int:
-        """A number where an operator takes a tensor."""
+        """Return the index of a scalar constant, used in place of a tensor."""
         key = (value.dtype, value.item())
         if key not in self._known:
             self._constants += value.numpy().tobytes().ljust(_CONSTANT, b"\0")
@@ -319,16 +319,16 @@ class _Plan:
 
 
 def _number(value: float) -> float | str:
-    """A number as flatc reads it: JSON has none that is not finite."""
+    """Return a number as flatc reads it: JSON has none that is not finite."""
     return float(value) if math.isfinite(value) else str(float(value))
 
 
 @functools.cache
 def _out_variant(functional: Any) -> Any:
-    """The overload of an operator that writes its results where it is told.
+    """Return the out variant of an operator.
 
     Raises:
-        RuntimeError: there is none.
+        RuntimeError: the operator has no out variant.
     """
     wanted = _taken(functional)
     packet = functional.overloadpacket
@@ -340,14 +340,14 @@ def _out_variant(functional: Any) -> Any:
 
 
 def _taken(overload: Any) -> list[tuple[str, str]]:
-    """What an operator takes beside memory, but for what this memory says: its dtype and where it lies."""
+    """Return an operator's arguments without outputs and tensor options (dtype, device...)."""
     options = {"dtype", "layout", "device", "pin_memory"}
     given = [one for one in overload._schema.arguments if not one.is_out]
     return [(one.name, str(one.type)) for one in given if one.name not in options]
 
 
 def _functional(node: Node) -> Any:
-    """The operator of a call, in place of one that gives a view the one that copies."""
+    """Return the operator of a call, in place of one that gives a view the one that copies."""
     target: Any = node.target
     views = any(one.alias_info is not None for one in target._schema.returns)
     if not views:

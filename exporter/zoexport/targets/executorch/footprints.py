@@ -25,9 +25,9 @@ from zoexport.ir.graphs import (
 from zoexport.targets.executorch.emit import Layout, planned_bytes
 from zoexport.targets.executorch.lower_stages import lowered_program
 
-# A panel of B, and rows of A beside it, in runtime_ops/kernels/products.cpp.
+# A panel of B and rows of A, in runtime_ops/kernels/products.cpp.
 _PANEL_WIDTH, _MOST_ROWS, _MOST_DEPTH = 32, 280, 384
-# By tiles, where a number is three of 16 bits.
+# Tiled products, which store a number as three 16-bit parts.
 _TILE_ROWS, _TILE_DEPTH, _MOST_TILED_ROWS, _TILED_BYTES = 16, 32, 256, 6
 # Queries and keys of a tile, in runtime_ops/kernels/attention.cpp.
 _QUERIES, _KEYS, _TILE = 128, 128, 128
@@ -50,20 +50,20 @@ _LABELS = (
     zo.linear_label_logprobs_int4,
     zo.rounded_linear_label_logprobs_int4,
 )
-# Of runtime_ops/kernels/linear_label_logprobs.cpp: logits in a thread, and a sum of each row and block of columns.
+# runtime_ops/kernels/linear_label_logprobs.cpp: logits per thread, a sum per row and column block.
 _LABEL_ROWS, _LABEL_COLUMNS, _LOGIT_SUM = 64, 1024, 16
 _ATTENTION = (zo.attention, zo.attention_gradient)
 _LOOKUPS = (aten.embedding, zo.embedding_int4)
 
 
 def footprint(program: Program) -> Footprint:
-    """The footprint of a program, whose inputs and outputs are in the caller's memory."""
+    """Return the footprint of a program, whose inputs and outputs are in the caller's memory."""
     fused = lowered_program(program)
     nodes = list(fused.module.graph.nodes)
     labels = [node for node in nodes if is_call(node, *_LABELS)]
     return Footprint(
         planned_bytes(fused) + _rounded(nodes) + sum(map(_of_labels, labels)),
-        # A thread keeps what its products took, and what attention did, beside each other.
+        # A thread keeps separate scratch memory for products and for attention.
         max((_scratch(node) for node in nodes if is_call(node, *_PRODUCTS)), default=0)
         + sum(
             max((_tiles(node) for node in nodes if is_call(node, kind)), default=0)
@@ -76,7 +76,7 @@ def footprint(program: Program) -> Footprint:
 
 
 def _of_labels(node: Node) -> int:
-    """Bytes that a linear layer takes whose logits are not kept: rounded rows, and a sum for each block of columns."""
+    """Return the bytes of a fused linear layer and label score: int8 rows and partial sums."""
     rows, columns = math.prod(shape_of(operand(node))[:-1]), shape_of(operand(node, 1))[0]
     rounded = _rounded_rows(node) if is_call(node, zo.rounded_linear_label_logprobs_int4) else 0
     return rounded + rows * (8 + _LOGIT_SUM * -(-columns // _LABEL_COLUMNS))
@@ -99,7 +99,7 @@ def _bytes(node: Node) -> int:
 
 
 def _scratch(node: Node) -> int:
-    """Bytes that a product takes in each thread."""
+    """Return the bytes that a product takes in each thread."""
     if is_call(node, *_ROUNDED):
         return _ROUNDED_PANEL * shape_of(operand(node))[-1] // 32
     if is_call(node, *_INT4_AND_INT8, aten.linear):
@@ -124,7 +124,7 @@ def _rounded_up(size: int, unit: int) -> int:
 
 
 def _tiles(node: Node) -> int:
-    """Bytes that attention, or its gradient, takes in each thread."""
+    """Return the bytes that attention, or its gradient, takes in each thread."""
     depth, width = (shape_of(operand(node, index))[-1] for index in (0, 2))
     if is_call(node, zo.attention):
         floats = (_QUERIES + _KEYS) * depth + _QUERIES * (_KEYS + width) + _KEYS * _PANEL_WIDTH
@@ -135,7 +135,7 @@ def _tiles(node: Node) -> int:
 
 
 def moved_bytes(program: Program) -> int:
-    """Bytes that calls read and write; of a table, the rows that are looked up."""
+    """Return the bytes that calls read and write; of a table, the rows that are looked up."""
     layout = Layout(program)
     moved = 0
     for node in layout.nodes:

@@ -1,4 +1,4 @@
-"""fuse_rows: everything that treats each row alone becomes a few row programs between the products.
+"""fuse_rows: operators that treat each row alone become a few row programs between the products.
 
 Before::
 
@@ -14,7 +14,7 @@ After::
     y = aten.linear(aten.view(zoexport.rows_1([o], <read permuted>)), W)
 
 Stored is only what a product or the caller reads, and what several programs would have to reduce again; all else is
-computed where it is read, as often as that may be: a pass over memory costs more than arithmetic. Left alone: calls
+computed at each read: a pass over memory costs more than arithmetic. Left alone: calls
 that are no row programs, with what they read stored.
 """
 
@@ -81,7 +81,7 @@ class _Fusion:
         self.program.module = InterpretedGraph(self.new)
 
     def _is_call_of_its_own(self, node: Node) -> bool:
-        """Whether a call is emitted as it is: products, and what no row program can say."""
+        """Return whether a call is emitted as it is: products, and calls without a row program."""
         return node in self.plain or not (is_layout(node) or treats_rows_alone(node))
 
     # --- which values are stored -------------------------------------------------------------------
@@ -116,7 +116,7 @@ class _Fusion:
         return node.op == "placeholder" or node in self.roots or self._is_call_of_its_own(node)
 
     def leaves(self, root: Node) -> list[Leaf]:
-        """The reads of the row program of ``root``.
+        """Return the reads of the row program of ``root``.
 
         Raises:
             NotReadable: strides cannot say one.
@@ -131,7 +131,7 @@ class _Fusion:
     def read(
         self, node: Node, moves: tuple[RowMove, ...], *, top: bool
     ) -> Leaf | tuple[Node, tuple[RowMove, ...]]:
-        """How a value is come by in a row program: read from a stored one, or computed, with its rows moved."""
+        """Return how a row program obtains a value: a stored leaf, or a node with row moves."""
         if not top and self._is_leaf(node):
             return self._leaf(Leaf(node, (), moves))
         if not is_layout(node):
@@ -189,13 +189,13 @@ class _Fusion:
                 self.group[root] = same[-1]
 
     def _belongs(self, root: Node, group: list[Node]) -> bool:
-        """Whether a result is to be computed with others: they share reads, and keep no great part of the memory."""
+        """Return whether to compute a result with others: they share reads and are small."""
         together = sum(node.meta["val"].nbytes for node in (root, *group))
         shared = any(self.roots[root] & self.roots[other] for other in group)
         return shared and together <= _MOST_TOGETHER
 
     def _operands(self, node: Node) -> list[Node]:
-        """The stored values that a call of its own reads."""
+        """Return the stored values that a call of its own reads."""
         return [
             resolved(arg)[0] if is_layout(arg) and holds_whole(arg) else arg
             for arg in node.all_input_nodes
@@ -204,7 +204,7 @@ class _Fusion:
     # --- writing -----------------------------------------------------------------------------------
 
     def _stored(self, node: Node) -> Node:
-        """The new node that holds ``node`` in its own shape, contiguous."""
+        """Return the new node that holds ``node`` in its own shape, contiguous."""
         if node not in self.done:
             if node in self.roots:
                 self._write(self.group[node])
@@ -242,5 +242,5 @@ class _Fusion:
 
 
 def _is_shared_reduction(node: Node) -> bool:
-    """Whether a value is small and several others read it: computing it again would take a pass over its rows."""
+    """Return whether several nodes read a reduced value, which is expensive to recompute."""
     return shape_of(node)[-1] == 1 and len(node.users) > 1

@@ -1,4 +1,4 @@
-"""Targets whose bundles have programs for the CPU beside their own."""
+"""Targets whose bundles also have programs for the CPU."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def join_linears(program: Program) -> Program:
 
 
 def _reads_weights_alone(node: Node) -> bool:
-    """Whether all that a layer reads beside its rows is there when the program begins."""
+    """Return whether a layer reads only program inputs, except for its activations."""
     return all(arg.op == "placeholder" for arg in node.all_input_nodes if arg is not operand(node))
 
 

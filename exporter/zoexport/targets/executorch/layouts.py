@@ -1,8 +1,8 @@
-"""Layouts: operators that only say anew where elements lie, as strides over the tensor below them.
+"""Layouts: operators that only change the order or shape of elements, as strides over a tensor.
 
-A row is the last dimension of a value. An operator that leaves rows whole and only moves, repeats or regroups them can
-be evaluated on the inputs of a computation instead of on its result (:class:`RowMove`); of a stored tensor any view
-can be read (:func:`strided`).
+A row is the last dimension of a value. An operator that only moves, repeats or regroups whole rows
+can be evaluated on the inputs of a computation instead of on its result
+(:class:`RowMove`). Any view of a stored tensor can be read (:func:`strided`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LAYOUTS = (*RESHAPES, *COPIES, *VIEWS)
 
 
 def is_layout(node: object) -> bool:
-    """Whether a call gives the elements of its operand, in another order or shape."""
+    """Return whether a call only changes the order or shape of its operand's elements."""
     if not is_call(node, *LAYOUTS):
         return False
     if is_call(node, *COPIES):
@@ -85,7 +85,7 @@ class RowMove:
 
 
 def row_move(node: Node) -> RowMove | None:
-    """The move of rows that a layout is; None where it changes rows themselves."""
+    """Return the row move of a layout; None if the layout changes the rows themselves."""
     before, after = shape_of(operand(node)), shape_of(node)
     if is_call(node, *COPIES):
         return RowMove("view", after[:-1])
@@ -102,7 +102,7 @@ def row_move(node: Node) -> RowMove | None:
 
 
 def permutation(node: Node) -> tuple[int, ...]:
-    """The order of dimensions of a permute, transpose or t."""
+    """Return the order of dimensions of a permute, transpose or t."""
     rank = len(shape_of(node))
     order = list(range(rank))
     if is_call(node, aten.permute):
@@ -141,7 +141,7 @@ class Leaf:
     moves: tuple[RowMove, ...]
 
     def view(self) -> torch.Tensor:
-        """A tensor without values with the strides of the read."""
+        """Return a tensor without values with the strides of the read."""
         return strided(shape_of(self.node), self.layouts, self.moves)
 
 
@@ -180,7 +180,7 @@ def resolved(node: Node) -> tuple[Node, list[Node]]:
 
 
 def holds_whole(node: Node) -> bool:
-    """Whether a value has the elements of what it is resolved to, all of them and in their order."""
+    """Return whether a value has all elements of its resolved base, in the same order."""
     base, layouts = resolved(node)
     view = strided(shape_of(base), layouts, ())
     return view.is_contiguous() and view.numel() == math.prod(shape_of(base))

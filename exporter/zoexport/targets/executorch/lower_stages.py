@@ -42,7 +42,7 @@ def lower_stages(
         required = write(fused.values(), folder / file)
     except Exception as error:
         raise refused("lowering to ExecuTorch", error) from error
-    # What only a result nobody reads needed is no input any more, such as the bias of a layer's last norm backward.
+    # Lowering removes unused inputs, such as the bias of a layer's last norm in backward programs.
     programs = [program_entry(program, file, program.inputs) for program in fused.values()]
     fallback = {name: _of_the_runtime(program) for name, program in fused.items()}
     return Lowered("executorch", graph, programs, required, fallback_ops=fallback)
@@ -64,7 +64,7 @@ def fused_program(program: Program) -> Program:
 
 
 def _of_the_runtime(program: Program) -> dict[str, int]:
-    """The operators that are ExecuTorch's own and not zoexport's kernels, with how often."""
+    """Return the operators that are ExecuTorch's own and not zoexport's kernels, with how often."""
     counts = Counter(
         str(node.target._schema.name)
         for node in program.module.graph.nodes

@@ -1,4 +1,4 @@
-"""Where tensors of a program lie in one block of memory, by when each is needed."""
+"""Memory planning: offsets of tensors in one block, by their lifetimes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ALIGNMENT = 16
 
 @dataclasses.dataclass(frozen=True)
 class Lifetime:
-    """A tensor's bytes, and the first and last place in the program's order where it is needed."""
+    """A tensor's bytes, and the positions in the program of its first and last use."""
 
     size: int
     begin: int
@@ -19,7 +19,7 @@ class Lifetime:
 
 
 def placed(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """The offset of each tensor, and the bytes of all.
+    """Return the offset of each tensor, and the bytes of all.
 
     The largest first, each in the lowest gap between those that are needed at the same time (greedy by size: Pisarchyk
     and Lee, 2020, section 5).

@@ -12,8 +12,8 @@ After::
 
 A product that is read transposed is computed transposed: its rows are then contiguous.
 
-A sum of two products, of which nothing else reads either, is one that adds to the other: what an adapter adds to a
-layer is never beside what the layer gave. Before::
+A sum of two products that nothing else reads becomes a product that adds to the other: an adapter's
+product is never stored apart from the layer's result. Before::
 
     y = aten.add(aten.view(zoexport.linear_int4(x, ...), [...]), zoexport.matmul(u, B, ...))
 
@@ -96,7 +96,7 @@ def _sum(node: Node) -> Node | None:
 
 
 def _read_once(node: Node) -> tuple[Node | None, float]:
-    """What a chain of reshapes and factors is of, and the factor; None where any part of it is read by several."""
+    """Return the source and factor of a chain of reshapes and scales; None if shared."""
     factor = 1.0
     while len(node.users) == 1:
         if is_call(node, *RESHAPES, aten.clone, aten.contiguous):
@@ -162,7 +162,7 @@ def _with_heads(node: Node) -> Node:
 
 
 def _upright(node: Node) -> tuple[Node, bool]:
-    """A value whose rows are contiguous, and whether it is the transpose of ``node``."""
+    """Return a value whose rows are contiguous, and whether it is the transpose of ``node``."""
     base, layouts = resolved(node)
     view: Any = strided(shape_of(base), layouts, ())
     if view.shape[-1] == 1 or view.stride(-1) == 1 or view.stride(-2) != 1:
@@ -177,7 +177,7 @@ def _transposed(node: Node) -> Node:
 
 
 def _is_read_transposed(node: Node) -> bool:
-    """Whether the rows of the only reader, regroupings of leading dimensions aside, are the columns of ``node``."""
+    """Return whether the only reader of ``node``, apart from reshapes, transposes the matrix."""
     matrix = shape_of(node)[-2:]
     while len(node.users) == 1:
         (node,) = node.users

@@ -14,7 +14,7 @@ GENERATING = "generate.pte"
 
 
 def refused(where: str, error: Exception) -> LoweringError:
-    """ExecuTorch raises many types; whatever it is, the graph cannot be lowered."""
+    """Return a LoweringError for an exception of any type that ExecuTorch raised."""
     return LoweringError(
         where,
         found=f"{type(error).__name__}: {first_line(error)}",

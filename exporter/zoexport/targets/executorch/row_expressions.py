@@ -59,7 +59,7 @@ _OTHERS = (
 
 
 def treats_rows_alone(node: object) -> bool:
-    """Whether a call computes each row of its result from the same rows of its operands, in float32."""
+    """Return whether a call computes each row from the same rows of its operands, in float32."""
     if not isinstance(node, Node) or not isinstance(node.meta.get("val"), torch.Tensor):
         return False
     if node.op != "call_function" or not _has_rows(node):
@@ -119,7 +119,7 @@ def _plain_step(node: Node) -> bool:
 
 
 def _power(exponent: float) -> float | None:
-    """The exponent, where products, reciprocals and square roots express it."""
+    """Return the exponent, where products, reciprocals and square roots express it."""
     return exponent if 2 * exponent == int(2 * exponent) and 0 < abs(exponent) <= 4 else None
 
 

@@ -148,7 +148,7 @@ def _without_empty_parts(node: Node) -> Node | None:
 
 
 def _part_of_a_wider_row(node: Node) -> Node | None:
-    """slice_scatter over the last axis but one (gradients of some of the heads): over rows of all that it has."""
+    """Rewrite slice_scatter over axis -2 (gradients of some heads) to one over joined rows."""
     if not is_call(node, aten.slice_scatter):
         return None
     below, part = operand(node), operand(node, 1)
@@ -158,7 +158,7 @@ def _part_of_a_wider_row(node: Node) -> Node | None:
         return None
     whole = [*lead, count * width]
     if is_call(below, aten.full):
-        # A number that a row program knows, and not a view of a value that is stored.
+        # Use a constant of the row program instead of a view of a stored value.
         filled = node.graph.call_function(aten.full.default, (whole, *below.args[1:]), below.kwargs)
         filled.meta["val"] = below.meta["val"].view(whole)
         below = filled
@@ -176,7 +176,7 @@ def _copy(node: Node) -> Node:
 
 
 def _sum_of_views(node: Node) -> Node | None:
-    """A sum of two values whose rows are regrouped alike (gradients of parts of a row): their sum, regrouped."""
+    """Add before regrouping rows instead of after (gradients of parts of a row)."""
     if not is_call(node, aten.add) or node.kwargs or len(node.all_input_nodes) != 2:
         return None
     if not all(is_call(arg, *RESHAPES) for arg in arguments(node)):

@@ -19,7 +19,7 @@ class Reader(Protocol):
     def __call__(
         self, node: Node, moves: tuple[RowMove, ...], *, top: bool
     ) -> Leaf | tuple[Node, tuple[RowMove, ...]]:
-        """A read of a stored value, or a call to compute, with the moves of its rows.
+        """Return a read of a stored value, or a call to compute, with the moves of its rows.
 
         Args:
             moves: of the rows of ``node``. top: whether it is the result itself, which is always computed.
@@ -47,11 +47,11 @@ class RowWriter:
         self._number(results, [shape_of(root)[-1] for root in roots])
 
     def leaves(self) -> list[Leaf]:
-        """The reads, in the order of the program's inputs."""
+        """Return the reads, in the order of the program's inputs."""
         return self.found
 
     def encoded(self) -> tuple[list[int], list[float]]:
-        """The code and the constants."""
+        """Return the code and the constants."""
         return self.program.encoded(), self.program.constants
 
     def _value(self, node: Node, moves: tuple[RowMove, ...], *, top: bool = False) -> int:

@@ -10,8 +10,8 @@ After::
     logprobs, is_argmax = zoexport.rounded_linear_label_logprobs_int4(
         hidden, codes, scales, bias, 1.0, cap, label_tokens)
 
-Left alone: a head that adapters are added to, one of int8 weights, and one of which something else than a factor or a
-soft cap makes the logits.
+Left alone: a head that adapters are added to, one of int8 weights, and one whose
+logits need more than a factor or a soft cap.
 """
 
 from __future__ import annotations

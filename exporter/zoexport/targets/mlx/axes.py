@@ -1,4 +1,4 @@
-"""What operators over whole axes, and with places that are values, are in MLX (see ``operators``)."""
+"""Operators over whole axes, and with indices as inputs, in MLX (see ``operators``)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def indexing() -> dict[Any, Rule]:
 
 
 def _axes(x: mx.array, dims: Any) -> list[int]:
-    """Every axis where none is named."""
+    """Return the given axes; all axes by default."""
     if isinstance(dims, int):
         return [dims]
     return list(dims) if dims else list(range(x.ndim))

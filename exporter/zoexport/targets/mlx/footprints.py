@@ -1,4 +1,4 @@
-"""What MLX holds at once of a program: an estimate, as MLX plans nothing beforehand (``ir.liveness``)."""
+"""Estimates of a program's peak memory in MLX, which does no memory planning (``ir.liveness``)."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _PERTURBED = 80
 
 
 def footprint(program: Program) -> Footprint:
-    """The footprint of a program whose sizes are numbers."""
+    """Return the footprint of a program whose sizes are numbers."""
     found = live_footprint(program, ahead=_AHEAD, within=_within)
     return dataclasses.replace(found, planned=_OWN + found.planned)
 
 
 def _within(node: Node) -> int:
-    """Bytes that a call's rule has beside its arguments and results."""
+    """Return a rule's scratch memory in bytes, in addition to arguments and results."""
     if is_call(node, zo.label_gradient):
         return 2 * tensor_bytes(
             operand(node)
@@ -38,7 +38,7 @@ def _within(node: Node) -> int:
     if is_call(node, *_INT4):
         is_lookup = is_call(node, zo.embedding_int4)
         scales = operand(node, 1 if is_lookup else 2)
-        # The biases, which are as large; both as float32 where the whole weight is read.
+        # The biases have the same size; both are float32 if the whole weight is read.
         return tensor_bytes(scales) + (0 if is_lookup else 8 * scales.meta["val"].numel())
     if is_call(node, *_GRIDS):
         rows, width = shape_of(operand(node, 1))[0], shape_of(operand(node))[-1]

@@ -44,7 +44,7 @@ class Function:
         self.inputs = [stored for value in program.inputs for stored in self._stored(value)]
 
     def __call__(self, **arrays: mx.array) -> list[mx.array]:
-        """The outputs in the program's order.
+        """Return the outputs in the program's order.
 
         Raises:
             LoweringError: an operator without a rule, or with arguments that its rule does not take.
@@ -83,7 +83,7 @@ class Function:
         ]
 
     def _input(self, name: str, arrays: dict[str, mx.array]) -> Any:
-        """What the program reads as the input ``name``; scales are with their codes."""
+        """Return the value of the input ``name``; quantized values include their scales."""
         weight, _, part = name.rpartition(".")
         if weight not in self.quantized or part != "codes":
             is_bool = self.nodes[name].meta["val"].dtype == torch.bool

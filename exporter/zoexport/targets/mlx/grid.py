@@ -1,7 +1,7 @@
-"""What products of perturbed integers, and activations on 8-bit grids, are in MLX (see ``operators``).
+"""Products of perturbed integers, and 8-bit activations, in MLX (see ``operators``).
 
-A perturbation is drawn where it is added, by the counters of the noise specification (docs/rng.md) in 64-bit integers:
-it is that of ``ir.grid_ops``, and no input of a function.
+A perturbation is drawn when it is added, by the counters of the noise specification (docs/rng.md)
+in 64-bit integers: it is the perturbation of ``ir.grid_ops``, and no input of a function.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from zoexport.targets.rules import Rule
 
 
 def grids() -> dict[Any, Rule]:
-    """Operators over integers that are trained, and beside them."""
+    """Return the rules of operators on trained integers and on their 8-bit activations."""
     return {
         zo.grid_linear_int4: _linear_int4,
         zo.grid_linear_int8: _linear_int8,
@@ -86,9 +86,9 @@ def _product(
     step: mx.array,
     queries: int,
 ) -> mx.array:
-    """As ``ir.grid_ops`` has it; with epsilon zero nothing is added, and without queries there is one copy.
+    """Compute ``ir.grid_ops``' product; epsilon 0 adds nothing, and 0 queries make one copy.
 
-    Some rows of the weight and a query at a time, each behind the one before: MLX would hold the noise of all.
+    Rows of the weight and queries run in sequence: MLX would otherwise hold the noise of all.
     """
     width = x.shape[-1]
     if queries == 0:
@@ -155,7 +155,7 @@ def words(
 
 
 def _round_activations(x: mx.array, format: mx.array) -> mx.array:
-    """As ``core.activation_grids.rounded`` has it."""
+    """Implement ``core.activation_grids.rounded``."""
     threshold, scale, float_scale = format
     steps = mx.round(mx.clip(x / scale, -LARGEST_STEP, LARGEST_STEP)) * scale
     magnitude = mx.minimum(mx.abs(x / float_scale), LARGEST_FLOAT)

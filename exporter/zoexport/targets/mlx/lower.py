@@ -94,7 +94,7 @@ def _written(
 
 
 def _of_stages(graph: LayerGraph) -> Iterator[Program]:
-    """The programs, with noise as an input."""
+    """Return the programs, with noise as an input."""
     for program in graph.programs.values():
         take_noise(graph, program)
         yield program

@@ -1,7 +1,7 @@
-"""What each operator of a program is in MLX: elementwise ones and shapes.
+"""Elementwise and shape operators in MLX.
 
-A rule takes an operator's arguments with tensors as MLX arrays and gives an array, or a tuple of them. Those over
-whole axes are in ``axes``; products, and what reads quantized weights, in ``products``. A new operator is a new line.
+A rule takes an operator's arguments, with tensors as MLX arrays, and returns an array or a tuple.
+Rules over whole axes are in ``axes``, those of products and quantized weights in ``products``.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def shapes() -> dict[Any, Rule]:
 
 
 def _wide(a: Any, b: Any) -> tuple[Any, Any]:
-    """Operands of which none makes an int32 that is int64 in torch, as a Python integer does beside bools in MLX."""
+    """Make Python integers int64 if the other operand is bool, as in torch; MLX uses int32."""
     if any(isinstance(operand, mx.array) and operand.dtype != mx.bool_ for operand in (a, b)):
         return a, b
     wide = [mx.array(each, mx.int64) if type(each) is int else each for each in (a, b)]
@@ -233,7 +233,7 @@ def _to(x: mx.array, *targets: Any, **kwargs: Any) -> mx.array:
 
 
 def _full(sizes: Sequence[int], value: Any, dtype: Any) -> mx.array:
-    # MLX makes an int32 of an integer where it is asked for bools.
+    # MLX returns int32 for an integer value even if dtype is bool.
     return mx.full(sizes, mx.array(value).astype(dtype))
 
 

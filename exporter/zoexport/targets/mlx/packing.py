@@ -26,7 +26,7 @@ _PANEL, _PANELS = 1 << 18, 16
 
 
 def mlx_group(size: int) -> int | None:
-    """The largest of MLX's groups that divides ``size``."""
+    """Return the largest of MLX's groups that divides ``size``."""
     return next((group for group in GROUPS if size % group == 0), None)
 
 
@@ -52,7 +52,7 @@ def pack(codes: torch.Tensor, scales: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
-    """As the manifest and files of tensors name it: "uint32"."""
+    """Return the dtype's name in the manifest and tensor files, such as "uint32"."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
@@ -79,7 +79,7 @@ def matmul(a: mx.array, b: mx.array) -> mx.array:
 
 
 def _parts(depth: int) -> list[slice]:
-    """A long inner dimension in parts.
+    """Return a long inner dimension in parts.
 
     MLX's CPU adds one product after another: over a whole vocabulary, gradients that all but cancel would be 1e-4 off.
     """

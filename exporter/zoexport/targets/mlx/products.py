@@ -1,4 +1,4 @@
-"""What products, quantized weights and labels are in MLX (see ``operators``)."""
+"""Products, quantized weights and labels in MLX (see ``operators``)."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _sparse_add_mm(
     noise: mx.array | None,
     most: int,
 ) -> mx.array:
-    """As ``ir.sparse_ops`` has it. Sizes are fixed: a layer with fewer than ``most`` chosen weights adds zeros."""
+    """Implement ``ir.sparse_ops``; layers with fewer than ``most`` sparse weights add zeros."""
     copies, width = 1 if noise is None else 2 * noise.shape[0], x.shape[-1]
     rows = mx.reshape(x, (copies, -1, width))
     total = mx.reshape(y, (copies, -1, y.shape[-1]))
@@ -125,7 +125,7 @@ def _attention(
     queries, keys = q.shape[-2], k.shape[-2]
     seen: Any = mask
     if is_causal:
-        # MLX's lets the last query see every key, torch's the first query see one.
+        # MLX aligns causal masks at the last query and key, torch at the first ones.
         seen = "causal" if queries == keys else mx.tri(queries, keys, dtype=mx.bool_)
     return mx.fast.scaled_dot_product_attention(
         q,
@@ -137,12 +137,12 @@ def _attention(
 
 
 def _label_logprobs(logits: mx.array, tokens: mx.array) -> tuple[mx.array, mx.array]:
-    """logits (C, M, V), tokens (M) -> log-probabilities and whether the label is the argmax, (C, M)."""
+    """Return log-probabilities and argmax hits (C, M) for logits (C, M, V) and tokens (M)."""
     return _scores(logits, tokens, _in_parts(mx.logsumexp, logits))
 
 
 def _scores(logits: mx.array, tokens: mx.array, scale: mx.array) -> tuple[mx.array, mx.array]:
-    """As above, of logits (..., M, V) with the logarithm of the sum of their exponentials (..., M)."""
+    """Return the same for logits (..., M, V), with ``scale`` their logsumexp (..., M)."""
     index = mx.broadcast_to(tokens[:, None], (*logits.shape[:-1], 1))
     chosen = mx.take_along_axis(logits, index, axis=-1)[..., 0]
     hit = mx.argmax(logits, axis=-1).astype(tokens.dtype) == tokens
@@ -163,7 +163,7 @@ def _label_gradient(
 
 
 def _in_parts(reduce: Rule, x: mx.array) -> mx.array:
-    """A reduction of the last axis, of those of :data:`_PART` elements.
+    """Return a reduction of the last axis, of those of :data:`_PART` elements.
 
     MLX's CPU takes element after element, so that a sum of a vocabulary of positive numbers loses 1e-5 of it.
     """

@@ -18,7 +18,7 @@ class MlxTarget(Target):
     def lower(
         self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
     ) -> Lowered:
-        """A file of functions for each family of programs, or each whole program."""
+        """Write a file of functions for each family of programs, or each whole program."""
         from zoexport.targets.mlx.lower import lower_mlx
 
         return lower_mlx(graph, folder, progress)
@@ -26,13 +26,13 @@ class MlxTarget(Target):
     def lower_generating(
         self, graph: LayerGraph, config: TrainingSettings, folder: Path, progress: Progress
     ) -> Lowered:
-        """A file of functions for each family of programs."""
+        """Write a file of functions for each family of programs."""
         from zoexport.targets.mlx.lower import lower_generating
 
         return lower_generating(graph, folder, progress)
 
     def footprint(self, graph: TrainingGraph, program: Program) -> Footprint:
-        """Estimate what MLX holds at once, as MLX plans nothing beforehand."""
+        """Estimate the peak memory of MLX, which does no memory planning."""
         from zoexport.targets.mlx.footprints import footprint
 
         return footprint(program)

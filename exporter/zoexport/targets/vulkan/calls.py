@@ -67,12 +67,12 @@ class Weight:
 
 @dataclasses.dataclass
 class Call:
-    """A dispatch of a shader, or a few of one kind.
+    """One dispatch of a shader, or several of one kind.
 
     Attributes:
-        op: as the file names it.
-        reads, writes: tensors, by the file's key. weights: matrices, likewise.
-        sizes: what else the file says of it.
+        op: its name in the file.
+        reads, writes: tensors, by the file's key. weights: matrices, by the file's key.
+        sizes: all other fields of the call in the file.
     """
 
     op: str
@@ -82,11 +82,11 @@ class Call:
     weights: dict[str, Weight] = dataclasses.field(default_factory=dict)
 
     def read(self) -> list[Tensor]:
-        """All that it reads, weights aside."""
+        """Return all tensors that the call reads, without weights."""
         return _flat(self.reads)
 
     def written(self) -> list[Tensor]:
-        """All that it writes."""
+        """Return all tensors that the call writes."""
         return _flat(self.writes)
 
 
@@ -100,9 +100,9 @@ class Gather:
     """Rows of a table that the engine copies before the calls.
 
     Attributes:
-        table: input, a weight or a slot, of which the first axis is gathered from. indices: input of int64.
-        first: the first of the indices that counts. count: of rows.
-        to: where the rows lie one after another.
+        table: input, a weight or state tensor, gathered along its first axis. indices: int64 input.
+        first: position of the first index to use. count: number of rows.
+        to: tensor that receives the rows contiguously.
     """
 
     table: Value
@@ -134,7 +134,7 @@ class Calls:
 
 
 def calls_of(program: Program) -> Calls:
-    """The calls of a fused program.
+    """Return the calls of a fused program.
 
     Raises:
         LoweringError: an operator, or a size, that the engine has no shader for.
@@ -222,7 +222,7 @@ class _Writer:
         return self.tensors[node]
 
     def _results(self, node: Node) -> list[Tensor]:
-        """Those of a call that gives several, also where nothing reads one."""
+        """Return all results of a call with several results, including unused ones."""
         for number, value in enumerate(node.meta["val"]):
             self.made.words[node, number] = -(-value.nbytes // 4)
         return [(node, number) for number in range(len(node.meta["val"]))]
@@ -270,13 +270,13 @@ class _Writer:
     # --- products ----------------------------------------------------------------------------------
 
     def _input(self, node: Node) -> Value | None:
-        """The input that a node is, regrouped at most."""
+        """Return the input that a node is, regrouped at most."""
         while is_call(node, *RESHAPES):
             node = node.args[0]  # type: ignore[assignment]
         return self.values.get(node)
 
     def _weight(self, node: Node) -> Value | None:
-        """The input that a matrix is, where that is a weight."""
+        """Return the input that a matrix is, if it is a weight."""
         value = self._input(node)
         return value if value is not None and value.role == "weight" else None
 
@@ -329,7 +329,7 @@ class _Writer:
     # --- tables ------------------------------------------------------------------------------------
 
     def _gather(self, node: Node, table: Node, indices: Node, number: int) -> Tensor:
-        """Rows of ``table``, as the tensor ``number`` of ``node``."""
+        """Gather rows of ``table`` into the tensor ``number`` of ``node``."""
         (base, _), view = self.tensors[indices], self.views[indices]
         stored = self._input(table)
         if stored is None or base not in self.values or not view.is_contiguous():
@@ -343,7 +343,7 @@ class _Writer:
         return to
 
     def _rows_of_table(self, node: Node) -> None:
-        """Of float32 they are the result; of integers ``_numbers`` makes numbers."""
+        """Gather float32 rows as the result of ``node``; ``_numbers`` converts integer rows."""
         table, indices = arguments(node)[:2]
         self._gather(node, table, indices, 0)
         self._name(node, node, 0)
@@ -532,6 +532,6 @@ class _Writer:
 
 
 def _bits(number: float) -> int:
-    """A float32 as an integer, which JSON can say of every one."""
+    """Return a float32 as an integer, as JSON has no infinities."""
     (bits,) = struct.unpack("<I", struct.pack("<f", number))
     return int(bits)

@@ -1,8 +1,8 @@
-"""Which tensors of a program are stored as fp16 on a GPU, where arithmetic is ``compute=fp16``.
+"""Selection of tensors that are stored as fp16 on a GPU, for ``compute=fp16``.
 
-What calls hand to one another is: results of products, row programs and attention. Inputs and outputs of a program
-stay float32, as the session has them, and so does what a loss needs the digits of: logits, log-probabilities, and the
-sums of attention's softmax. Every call computes in float32, and rounds what it stores.
+Values passed between calls are fp16: results of products, row programs and attention. Inputs and
+outputs of a program stay float32, as in the session, and so do logits, log-probabilities and sums
+of attention's softmax, which need full precision. Calls compute in float32 and round their results.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _precise(call: Call) -> Iterable[Tensor]:
 
 
 def _named(call: Call, keys: Iterable[str]) -> list[Tensor]:
-    """The tensors with these keys."""
+    """Return the tensors with these keys."""
     operands = {**call.reads, **call.writes}
     found = (operands.get(key) for key in keys)
     return [one for one in found if one is not None and not isinstance(one, list)]

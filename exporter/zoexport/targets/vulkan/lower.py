@@ -74,7 +74,7 @@ def _calls(program: Program, *, half: bool) -> Calls:
 def footprints(
     graph: TrainingGraph, progress: Progress, *, half: bool = False
 ) -> dict[str, Footprint]:
-    """What each program takes of the pool and of the windows of weights, and moves within them."""
+    """Return each program's memory use and traffic in the pool and in the windows of weights."""
     made: list[Calls] = []
     for number, program in enumerate(graph.programs.values()):
         progress("planning programs", number / len(graph.programs))
@@ -123,7 +123,7 @@ def _stated(calls: Calls, weights: Placed) -> dict[str, Any]:
 
 
 def _input(at: int | None, weights: Placed, value: Value) -> dict[str, Any]:
-    """Where an input is copied to: the pool, windows, both, or, of tables that rows are gathered of, neither."""
+    """Describe the copy of an input: to the pool, windows, both, or neither (gathered tables)."""
     stated: dict[str, Any] = {} if at is None else {"pool": at}
     parts = weights.get(value.name, ())
     if len(parts) == 1:
@@ -137,7 +137,7 @@ def _input(at: int | None, weights: Placed, value: Value) -> dict[str, Any]:
 
 
 def _rows(weights: Iterable[Weight], placed: Placed) -> list[int]:
-    """Of the matrix of a call, if it has one, in each of its parts."""
+    """Return the rows in each part of a call's matrix; [0] if it has no matrix."""
     for weight in weights:
         parts = placed[weight.values.name]
         return [part.size * weight.rows // sum(one.size for one in parts) for part in parts]

@@ -1,8 +1,8 @@
-"""Products of matrices that are too large for a window of weights, as products of some of their rows after others.
+"""Split products whose matrix is too large for a window of weights into products over its parts.
 
 The forward product ``x W^T`` of a head whose 262,144 rows lie in windows of 196,608 and 65,536 is two products, which
-write columns 0 to 196,607 and the rest of the logits; the gradient ``dy W`` is two, of these columns of ``dy``, the
-second of which adds to what the first has made.
+write columns 0 to 196,607 and the rest of the logits; the gradient ``dy W`` is two, over these
+columns of ``dy``; the second product adds to the result of the first.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from zoexport.targets.vulkan.calls import Call
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """A call of a part of a call's weight.
+    """Call with one part of a weight.
 
     Attributes:
-        call: as the file states it, but for where operands begin.
+        call: the call as in the file, except for the offsets of operands.
         part: the number of the weight's part.
-        moved: by the file's key, elements by which an operand begins later.
+        moved: offsets of operands in elements, by the file's key.
     """
 
     call: Call
@@ -30,7 +30,7 @@ class Piece:
 
 
 def pieces_of(call: Call, rows: Sequence[int]) -> Iterator[Piece]:
-    """A product whose weight has ``rows`` rows in each of its parts, in order; one part is the call itself."""
+    """Split a product into its weight's parts of ``rows`` rows; one part is the call itself."""
     if len(rows) == 1:
         yield Piece(call)
         return

@@ -1,9 +1,9 @@
-"""Where tensors and weights of programs lie on a GPU.
+"""Placement of tensors and weights of programs in GPU memory.
 
-The tensors of a program lie in one pool, those that are never needed at once in the same place; all programs share it.
-Matrices that products read lie in windows: one for layers, which each layer's weights fill in turn, and one for the
-head, whose weights stay. A window and the pool are each what every device can bind as one buffer. Weights that are
-more have several windows, and a matrix that is more has some of its rows in each.
+Tensors lie in one pool that all programs share; tensors with disjoint lifetimes may share
+memory. Matrices that products read lie in windows: one for layers, which each layer's weights fill
+in turn, and one for the head, whose weights stay. Any device can bind a window or the pool as one
+buffer. Larger weights have several windows, and a larger matrix has some of its rows in each.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Placed = Mapping[str, tuple[Part, ...]]
 
 
 def place_tensors(calls: Calls) -> tuple[dict[Tensor, int], int]:
-    """The word at which each tensor begins, and how many words there are.
+    """Return the word at which each tensor begins, and how many words there are.
 
     Inputs are there before the first call and as long as they are read, outputs until the end.
 
@@ -137,7 +137,7 @@ class _Layout:
         self.parts: dict[str, tuple[Part, ...]] = {}
 
     def place(self, weight: Weight, program: str) -> None:
-        """Where nothing has placed it yet. Values and scales of a row lie in one window."""
+        """Place a weight if it has no place yet. Values and scales of a row lie in one window."""
         if weight.values.name in self.parts:
             return
         stored = list(_stored([weight]))
@@ -154,7 +154,7 @@ class _Layout:
         self.parts |= {name: tuple(found) for name, found in parts.items()}
 
     def _room(self, size: int) -> tuple[int, int]:
-        """The first of the windows that has so many bytes left, and where."""
+        """Return the first window with ``size`` bytes left, and the offset in it."""
         window = 0
         while window < len(self.ends) and self.ends[window] + size > WINDOW_BYTES:
             window += 1
@@ -166,7 +166,7 @@ class _Layout:
 
 
 def _cuts(rows: int, of_row: Iterable[int], program: str) -> Iterator[int]:
-    """Where the parts of a matrix begin, and its end, by the bytes of a row of its values and of its scales."""
+    """Yield the first rows of a matrix's parts, then its end; ``of_row``: bytes per row."""
     sizes = list(of_row)
 
     def fits(count: int) -> bool:
@@ -185,7 +185,7 @@ def _cuts(rows: int, of_row: Iterable[int], program: str) -> Iterator[int]:
 
 
 def filled(placed: Placed, windows: int) -> tuple[int, ...]:
-    """Bytes that the weights of a program fill of each of so many windows."""
+    """Return the bytes that the weights of a program fill of each of so many windows."""
     ends = [0] * windows
     for part in (part for parts in placed.values() for part in parts):
         ends[part.window] = max(ends[part.window], part.at + _aligned(part.size))
@@ -197,7 +197,7 @@ def _aligned(size: int) -> int:
 
 
 def stored_bytes(weights: Iterable[Weight]) -> int:
-    """Of the matrices and of their scales."""
+    """Return the bytes of the matrices and their scales."""
     return sum(map(_bytes, _stored(weights)))
 
 

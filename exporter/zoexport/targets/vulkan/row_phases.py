@@ -61,7 +61,7 @@ class Phase:
 
 
 def phases_of(program: RowProgram) -> list[Phase]:
-    """The phases of a row program.
+    """Return the phases of a row program.
 
     Raises:
         NotPhases: it needs too many registers, reads or reductions.
@@ -72,7 +72,7 @@ def phases_of(program: RowProgram) -> list[Phase]:
 
 
 class _Column(NamedTuple):
-    """Where a value is wanted: ``offset`` columns from the one at hand, or at the column ``offset`` itself."""
+    """Column of a value: ``offset`` relative to the current column, or absolute if ``fixed``."""
 
     offset: int
     fixed: bool = False
@@ -83,7 +83,7 @@ _FIRST = _Column(0, fixed=True)
 
 
 class _Value(NamedTuple):
-    """What an instruction gives; ``op`` is also "constant" or "reduced", whose number is in ``bounds``."""
+    """Result of an instruction; if ``op`` is "constant" or "reduced", ``bounds`` has its number."""
 
     op: int | str
     operands: tuple[int, ...] = ()
@@ -143,7 +143,7 @@ class _Phases:
     # --- values ------------------------------------------------------------------------------------
 
     def _value(self, operand: int, column: _Column) -> int:
-        """The number of what an operand has in a column."""
+        """Return the number of an operand's value in a column."""
         if self._width(operand) == 1:
             column = _FIRST
         key = operand, column
@@ -172,7 +172,7 @@ class _Phases:
         )
 
     def _assembled(self, lines: list[tuple[int, int, int, int, int]], column: _Column) -> int:
-        """What parts that were put over one another have in a column."""
+        """Return the number of a column's value in overlapping parts."""
         value: int | None = None
         for op, _, a, _, c in lines:
             if op == Op.FILL:
@@ -184,7 +184,7 @@ class _Phases:
                     value = self._value(a, inside)
                 continue
             part = self._value(a, inside)
-            # What the first part leaves, others cover.
+            # The first part needs no bounds: the other parts cover all columns outside it.
             bounds = -inside.offset, self._width(a) - inside.offset
             value = part if value is None else self._number(_Value(CHOOSE, (part, value), bounds))
         assert value is not None

@@ -15,16 +15,16 @@ from zoexport.targets.executorch.generating import GeneratesOnCpu
 
 
 class VulkanTarget(GeneratesOnCpu):
-    """Programs of layers as calls of compute shaders, on whatever device Vulkan has.
+    """Programs of layers as calls of compute shaders, on any Vulkan device.
 
-    Beside them are the same programs for the CPU, over the same weights, for where there is no GPU. The CPU alone
-    generates text.
+    The bundle also has the same programs for the CPU, with the same weights, for devices without a
+    GPU. Text generation runs only on the CPU.
     """
 
     def lower(
         self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
     ) -> Lowered:
-        """One file of all programs for Vulkan, and one for the CPU."""
+        """Write one file with all programs for Vulkan, and one for the CPU."""
         from zoexport.ir.graphs import copy_graph
         from zoexport.targets.vulkan.lower import lower_vulkan
 
@@ -36,7 +36,7 @@ class VulkanTarget(GeneratesOnCpu):
     def footprints(
         self, graph: TrainingGraph, config: TrainingSettings, progress: Progress
     ) -> dict[str, Footprint]:
-        """What each program takes of the pool and of the windows of weights."""
+        """Return each program's memory use in the pool and in the windows of weights."""
         from zoexport.targets.vulkan.lower import footprints
 
         return footprints(graph, progress, half=config.compute == "fp16")

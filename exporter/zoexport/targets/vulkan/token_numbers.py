@@ -103,7 +103,7 @@ def _number(node: Node, tokens: Node, numbers: dict[Node, Number]) -> Number | N
 
 
 def _rows(node: Node, number: Number) -> Node:
-    """The rows of a table with these numbers."""
+    """Return the rows of a table with these numbers."""
     table, graph = arguments(node)[0], node.graph
     if not isinstance(number, Node):
         row = call(graph, aten.slice.Tensor, table, 0, int(number), int(number) + 1)

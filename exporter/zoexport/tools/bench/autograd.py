@@ -64,10 +64,10 @@ class EagerFirstOrder:
         )
 
     def step(self, tokens: Tensor, labels: Tensor) -> Timed:
-        """One step.
+        """Run one step.
 
         Args:
-            tokens: int64 (batch, max_length). labels: likewise, -100 where nothing is predicted; every row has as many.
+            tokens: int64 (batch, max_length). labels: same, -100 = ignored; equal count per row.
         """
         clock = Clock()
         logits = self.model(input_ids=tokens, use_cache=False).logits
@@ -83,6 +83,6 @@ class EagerFirstOrder:
         return Timed([float(loss.detach())], sum(clock.parts.values()), clock.parts)
 
     def close(self) -> None:
-        """Leave the model as it was."""
+        """Restore the model."""
         for handle in self._handles:
             handle.remove()

@@ -36,11 +36,11 @@ _OF_THE_GRID = {
 
 @dataclasses.dataclass(frozen=True)
 class Compiling:
-    """What compiling a bundle took.
+    """Cost of compiling a bundle.
 
     Attributes:
-        processor_seconds: of all threads, which other work on the machine changes little.
-        peak_anonymous_mb: None where the system does not say.
+        processor_seconds: CPU time of all threads; other load on the machine changes it little.
+        peak_anonymous_mb: peak anonymous memory in MB; None if it is unavailable.
     """
 
     seconds: float
@@ -49,17 +49,17 @@ class Compiling:
 
 
 def work_folder(given: Path | None = None) -> Path:
-    """Where bundles and unfinished measurements are kept: ``given``, or below the cache folder."""
+    """Return the folder of bundles and unfinished measurements: ``given``, or in the cache."""
     return given or cache_dir() / "bench"
 
 
 def kept_in(work: Path) -> Path:
-    """The folder of the bundles, each by the name that ``bench --json`` has."""
+    """Return the folder of the bundles, each by the name that ``bench --json`` has."""
     return work / "bundles"
 
 
 def compiling(bundle: Path) -> Compiling | None:
-    """What :func:`bundle_of` kept of a bundle's compilation; None of one that came otherwise."""
+    """Return the compilation cost that :func:`bundle_of` stored; None for other bundles."""
     try:
         return Compiling(**json.loads(_figures(bundle).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -98,16 +98,16 @@ def bundle_of(
     folder: Path,
     progress: Progress,
 ) -> Path:
-    """The variant's bundle, compiled now where the folder has none.
+    """Return the variant's bundle; compile it if the folder lacks it.
 
     Args:
-        model: a MODEL argument. model_sha256: of its weights.
-        target, settings: for ``compile``.
-        folder: where bundles are kept.
+        model: a MODEL argument. model_sha256: hash of its weights.
+        target, settings: arguments of ``compile``.
+        folder: folder of the bundles.
         progress: called while a compilation runs; it takes minutes.
 
     Raises:
-        ZoExportError: what ``compile`` said.
+        ZoExportError: the error of ``compile``.
     """
     chosen = {**settings, **variant.settings()}
     planned = plan(variant.method, target, chosen)
@@ -141,7 +141,7 @@ def compile_apart(
     """
     sets = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     arguments = ("compile", model, "--method", method, "--target", target, *sets)
-    # In a process of its own, so that what the compiler leaves in memory is gone when steps are measured.
+    # A separate process, so that no memory of the compiler remains when steps are measured.
     command, environment = python("zoexport", *arguments, "-o", bundle, "--force", "--json")
     begin, before = time.monotonic(), _processor_seconds()
     with (
@@ -172,6 +172,6 @@ def compile_apart(
 
 
 def _processor_seconds() -> float:
-    """Of the children that have ended."""
+    """Return the CPU time of child processes that have ended, in seconds."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

@@ -1,4 +1,4 @@
-"""What a measurement depends on beside the code: machine, versions, load."""
+"""Conditions of a measurement apart from the code: machine, versions, load."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MEMORY = "anonymous memory: the most RssAnon of the process that steps, looked a
 
 
 def baselines(methods: Set[str]) -> list[str]:
-    """What the baselines among some methods are."""
+    """Return descriptions of the baselines among ``methods``."""
     return [text for name, text in (("eager", BASELINE), ("autograd", AUTOGRAD)) if name in methods]
 
 

@@ -80,10 +80,10 @@ class EagerZerothOrder:
                 self.b.append(b)
 
     def step(self, tokens: Tensor, labels: Tensor) -> Timed:
-        """One step.
+        """Run one step.
 
         Args:
-            tokens: int64 (batch, max_length). labels: likewise, -100 where nothing is predicted; every row has as many.
+            tokens: int64 (batch, max_length). labels: same, -100 = ignored; equal count per row.
         """
         clock = Clock()
         losses, gradients = [], []
@@ -109,7 +109,7 @@ class EagerZerothOrder:
         return Timed(losses, sum(clock.parts.values()), clock.parts)
 
     def close(self) -> None:
-        """Leave the model as it was."""
+        """Restore the model."""
         for handle in self._handles:
             handle.remove()
 
@@ -124,7 +124,7 @@ class EagerZerothOrder:
 
 
 def adapter(a: Tensor, b: Tensor, scaling: float) -> Callable[..., Tensor]:
-    """A forward hook that adds scaling * x A B to a layer's output."""
+    """Return a forward hook that adds scaling * x A B to a layer's output."""
 
     def add(_: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
         return output + scaling * (inputs[0] @ a @ b)

@@ -72,7 +72,7 @@ def baseline(model: str, threads: int) -> Iterator[Baseline]:
 
 
 def main(arguments: list[str]) -> int:
-    """The process's side."""
+    """Run the process: answer requests until its standard input ends."""
     model, threads = arguments
     # Libraries that print must not break the protocol.
     output = sys.stdout
@@ -158,7 +158,7 @@ class _Side:
 
 
 def _trainer(model: Any, slots: dict[str, Any], manifest: Mapping[str, Any]) -> Any:
-    """The baseline of a bundle's method: zeroth order where it has queries, else first order."""
+    """Return a bundle's baseline: zeroth order if its method has queries, else first order."""
     from zoexport.methods import config_of
     from zoexport.tools.bench.autograd import EagerFirstOrder
     from zoexport.tools.bench.eager import EagerZerothOrder
@@ -186,7 +186,7 @@ def _trainer(model: Any, slots: dict[str, Any], manifest: Mapping[str, Any]) -> 
 
 
 def _forget_peak() -> None:
-    """Let VmHWM count from here, where the system lets a process ask for that."""
+    """Reset VmHWM, if the system allows it."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 

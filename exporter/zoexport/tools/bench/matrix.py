@@ -48,15 +48,15 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """A way to take a step of some shape.
+    """Combination of method, weights and shape to measure.
 
     Attributes:
-        method: of the registry, or one of :data:`BASELINES`.
+        method: a registered method, or one of :data:`BASELINES`.
         weights: the setting ``weights``; fp32 for a baseline.
-        bundle: the bundle that the user gave to be measured (or repeated by the baseline); None where the variant is
-            compiled.
-        activation_cache_mb: the setting ``activation_cache_mb`` of a first-order method; None: the target's default, or
-            no such setting.
+        bundle: the user's bundle to measure (or to repeat with the baseline); None if the variant
+            is compiled.
+        activation_cache_mb: the setting of this name of a first-order method; None: the target's
+            default, or no such setting.
     """
 
     method: str
@@ -72,7 +72,7 @@ class Variant:
         return text if self.bundle is None else f"{text}, {self.bundle}"
 
     def settings(self) -> dict[str, str]:
-        """What a bundle of this variant is compiled with, of what its method has; labels are not compiled in."""
+        """Return the compile settings that the method has; labels are not compiled in."""
         shape = self.shape
         wanted = {
             "max_length": str(shape.max_length),
@@ -92,14 +92,14 @@ class Variant:
 
 
 def measured_variant(entry: Mapping[str, Any]) -> Variant:
-    """What an entry of a measurement's ``results`` is of, where the variant was compiled."""
+    """Return the compiled variant that an entry of a measurement's ``results`` describes."""
     shape = {field.name: entry[field.name] for field in dataclasses.fields(Shape)}
     own = {key: entry[key] for key in ("method", "weights", "activation_cache_mb")}
     return Variant(shape=Shape(**shape), **own)
 
 
 def first_order(method: str) -> bool:
-    """Whether a method, or a baseline, goes backward: it then has no queries.
+    """Return whether a method or baseline is first-order; it then has no queries.
 
     Raises:
         ConfigError: no such method.
@@ -112,13 +112,13 @@ def first_order(method: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Axes:
-    """Variants as the product of what each axis lists.
+    """Axes of a matrix; the variants are the product of their values.
 
     Attributes:
         rows: q * B; the batch is then ``rows`` / q, and ``batch_size`` is not used.
-        eager: whether each shape is also measured in PyTorch: a first-order step where one of the methods is, else a
-            zeroth-order one.
-        activation_cache_mb: of the methods that have this setting.
+        eager: whether to also measure each shape in PyTorch: a first-order step if a method is
+            first-order, else a zeroth-order step.
+        activation_cache_mb: values for the methods with this setting.
     """
 
     methods: tuple[str, ...] = ("prge",)
@@ -134,7 +134,7 @@ class Axes:
     eager: bool = True
 
     def shapes(self) -> list[Shape]:
-        """Every shape.
+        """Return every shape.
 
         Raises:
             ConfigError: ``rows`` is no multiple of a number of queries.
@@ -178,7 +178,7 @@ PRESETS: Mapping[str, tuple[Axes, ...]] = {
 
 
 def preset(name: str) -> tuple[Axes, ...]:
-    """A preset by name.
+    """Return a preset by name.
 
     Raises:
         ConfigError: there is none; the message names the nearest.
@@ -240,7 +240,7 @@ def _settings(method: str) -> Mapping[str, Any]:
 def of_bundle(
     bundle: Path, manifest: Mapping[str, Any], labels: Sequence[str], eager: bool
 ) -> list[Variant]:
-    """The variants that measure a bundle, with every choice of labels."""
+    """Return the variants that measure a bundle, with every choice of labels."""
     settings = manifest["settings"]
     found = []
     for chosen in labels:

@@ -40,7 +40,7 @@ COLORS = {
 
 
 def check_can_draw(folder: Path) -> None:
-    """Whether the picture can be made, asked before anything is measured.
+    """Check before the measurement that the figure can be drawn.
 
     Raises:
         ConfigError: matplotlib is not installed.
@@ -49,7 +49,7 @@ def check_can_draw(folder: Path) -> None:
 
 
 def lines(result: Mapping[str, Any]) -> list[str]:
-    """The figures as lines for a terminal."""
+    """Return the figures as lines for a terminal."""
     found = result["conditions"]
     shown = [
         f"{_model(found)} on {found['cpu']}, {found['threads']} of {found['cores']} cores, "
@@ -65,7 +65,7 @@ def lines(result: Mapping[str, Any]) -> list[str]:
 
 
 def markdown(result: Mapping[str, Any]) -> str:
-    """The figures as a page, with the conditions under which they were measured."""
+    """Return the figures as a page, with the conditions under which they were measured."""
     found = result["conditions"]
     text = [
         markdown_table(_HEADER, [_row(entry) for entry in result["results"]]),
@@ -100,7 +100,7 @@ def _model(found: Mapping[str, Any]) -> str:
 
 
 def busy_warning(found: Mapping[str, Any]) -> str | None:
-    """What to say of a machine that did other work too; the measurement itself adds ``threads`` to the load."""
+    """Return a warning if the load average exceeds ``threads``, the measurement's own load."""
     loads = [load for load in found["load_average"] if load is not None]
     if not loads or max(loads) <= found["threads"] + 1:
         return None

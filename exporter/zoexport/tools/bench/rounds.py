@@ -23,11 +23,11 @@ _LEAST_STEPS = 3
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How much is measured.
+    """Amount of measurement.
 
     Attributes:
         rounds: turns of every variant.
-        steps: at most so many steps in a turn.
+        steps: maximum number of steps in a turn.
         warmup: steps before them that are not counted.
     """
 

@@ -41,19 +41,19 @@ def bench(
     force: bool,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Measure a matrix of variants of one model, or bundles that exist.
+    """Measure a matrix of variants of one model, or existing bundles.
 
     Args:
         subjects: one MODEL, or folders of bundles of one model.
-        name: of the preset.
-        changes: axes given by the user, by field of ``matrix.Axes``; for bundles only ``labels`` and ``eager``.
-        target, settings: for ``compile``.
-        threads: of the engine and of PyTorch; as many as there are cores where None.
-        plan: how much is measured.
-        work: where bundles and unfinished measurements are kept; ``bench`` in the cache folder where None.
-        folder: where bench.json, bench.md and bench.png are written; nowhere where None.
-        force: replace a folder that is already there.
-        progress: called with what is being done and how far it is.
+        name: name of the preset.
+        changes: the user's axes, by field of ``matrix.Axes``; bundles: only ``labels``, ``eager``.
+        target, settings: arguments of ``compile``.
+        threads: threads of the engine and of PyTorch; None: the number of cores.
+        plan: number of rounds and steps.
+        work: folder of bundles and unfinished measurements; None: ``bench`` in the cache folder.
+        folder: output folder of bench.json, bench.md and bench.png; None writes nothing.
+        force: whether to replace an existing folder.
+        progress: called with the current phase and its progress.
 
     Returns:
         The keys of ``bench --json``: results, ratios, conditions. ``random_weights`` of the conditions names the shape
@@ -127,7 +127,7 @@ def bench(
 
 
 def _within_positions(variants: Sequence[Variant], model: str) -> list[Variant]:
-    """Without a preset's lengths that the model has no positions for."""
+    """Drop a preset's lengths that exceed the model's positions."""
     longest = max(variant.shape.max_length for variant in variants)
     from zoexport import models
     from zoexport.ir.capture import position_limit
@@ -143,7 +143,7 @@ _Given = tuple[list[Variant], dict[Variant, Path], dict[str, Any]]
 
 
 def _given(subjects: Sequence[str], changes: Mapping[str, Any]) -> _Given | None:
-    """The variants of bundles that the user named; None where a model is named."""
+    """Return the variants of the bundles in ``subjects``; None if ``subjects`` is a model."""
     paths = [Path(subject) for subject in subjects]
     if len(paths) == 1 and not (paths[0] / manifests.FILE).is_file():
         return None
@@ -259,7 +259,7 @@ def _turns(
 def _key(
     content: Mapping[str, Any], variants: Sequence[Variant], bundles: Mapping[Variant, Path]
 ) -> str:
-    """What rounds must have in common to be of one measurement."""
+    """Return a key that is equal for the rounds of one measurement."""
     ids = [Bundle.open(path).id for path in bundles.values()]
     # Another build of the runtime has other times.
     runtime = [

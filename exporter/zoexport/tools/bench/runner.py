@@ -20,15 +20,15 @@ LEARNING_RATE = 1e-6
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """What some steps of a variant cost.
+    """Cost of some steps of a variant.
 
     Attributes:
-        seconds: of each step that counts.
-        parts: seconds of a step by what was done: the bundle's programs, and the session's own work; for the
-            baseline perturbation, forward pass and update.
-        load_seconds: from opening the bundle until its program can run, None for the baseline.
-        peak_rss_mb: VmHWM of the process. peak_anonymous_mb: the most RssAnon that was seen (``core.memory``).
-        calls: of each program in a step.
+        seconds: time of each counted step.
+        parts: seconds per step by part: the bundle's programs and the session's own work; for the
+            baseline: perturbation, forward pass and update.
+        load_seconds: from opening the bundle until its program can run; None for the baseline.
+        peak_rss_mb: VmHWM of the process. peak_anonymous_mb: peak RssAnon (``core.memory``).
+        calls: calls of each program per step.
     """
 
     seconds: list[float]
@@ -117,13 +117,13 @@ def call(
 
 
 def with_peak(sample: Sample, seen: float | None) -> Sample:
-    """A sample with what was seen of its process's anonymous memory from outside, where that is more."""
+    """Return the sample with the peak anonymous memory ``seen`` from outside, if it is higher."""
     known = [value for value in (sample.peak_anonymous_mb, seen) if value is not None]
     return dataclasses.replace(sample, peak_anonymous_mb=max(known, default=None))
 
 
 def sample(lines: list[dict[str, Any]], result: dict[str, Any], warmup: int) -> Sample:
-    """What the runner printed (a line a step, then its result) as a sample, without the first steps."""
+    """Convert the runner's output (steps, then the result) to a sample without warmup steps."""
     counted = lines[warmup:]
     seconds = [line["seconds"] for line in counted]
 

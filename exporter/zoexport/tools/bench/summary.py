@@ -18,7 +18,7 @@ from zoexport.tools.bench.runner import Sample
 def results(
     variants: Sequence[Variant], rounds: Sequence[Round], bundles: Mapping[Variant, Path]
 ) -> list[dict[str, Any]]:
-    """An entry a variant.
+    """Return an entry per variant.
 
     ``step_seconds`` is the median over the rounds of a round's median; ``step_seconds_least`` and
     ``step_seconds_most`` are the extremes of the latter, ``step_seconds_fastest`` is a single step's.
@@ -48,7 +48,7 @@ def results(
                 "activation_cache_mb": variant.activation_cache_mb,
                 "activations": manifest["settings"]["activations"] if manifest else "fp32",
                 **dataclasses.asdict(variant.shape),
-                # What was compiled here has a name that says what it is; its place is this machine's own.
+                # Bundles compiled here have descriptive names; their paths are local.
                 "bundle": str(variant.bundle or bundles[variant].name) if manifest else None,
                 "bundle_bytes": sum(entry["bytes"] for entry in manifest["files"].values())
                 if manifest
@@ -72,9 +72,9 @@ def results(
 
 
 def ratios(variants: Sequence[Variant], rounds: Sequence[Round]) -> list[dict[str, Any]]:
-    """How variants compare; each is the median of the rounds' ratios, with the extremes.
+    """Compute ratios between variants: the median over the rounds, with the extremes.
 
-    ``ratio_of_fastest`` compares the fastest step of each: on a busy machine the one that was disturbed least.
+    ``ratio_of_fastest`` compares the fastest steps, which other load on the machine disturbs least.
 
     Kinds: ``faster than eager`` and ``prge faster than mezo`` (speed-ups, more is better); ``fewer layers`` (a step's
     time with ``lora.layers_to_transform=last:K`` over all layers, less is better); ``spread over queries`` (of variants
@@ -187,12 +187,12 @@ def _ratio(
 
 
 def _times(variant: Variant, rounds: Sequence[Round], other: Variant) -> list[float]:
-    """The time of a step of ``variant`` over that of ``other``, in each round."""
+    """Return the time of a step of ``variant`` over that of ``other``, in each round."""
     return [_median(taken[str(variant)]) / _median(taken[str(other)]) for taken in rounds]
 
 
 def _fastest(variant: Variant, rounds: Sequence[Round]) -> float:
-    """The fastest of all steps."""
+    """Return the fastest of all steps."""
     return min(min(taken[str(variant)].seconds) for taken in rounds)
 
 
@@ -204,7 +204,7 @@ def _like(
     weights: str | None = None,
     layers: str | None = None,
 ) -> Variant | None:
-    """The variant that differs from another in these fields only."""
+    """Return the variant that differs from another in these fields only."""
     wanted = dataclasses.replace(
         variant,
         method=method or variant.method,

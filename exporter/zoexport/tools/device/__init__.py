@@ -1,4 +1,4 @@
-"""Phones on a desk, over adb: what the verbs of ``zoexport device`` call."""
+"""Commands of ``zoexport device``, for phones connected over adb."""
 
 from zoexport.tools.device.adb import list_devices
 from zoexport.tools.device.parity import device_parity

@@ -19,7 +19,7 @@ _READY = "device"
 
 
 def find_adb() -> Path:
-    """The adb on the PATH, or in ``$ANDROID_HOME/platform-tools``.
+    """Return the adb on the PATH, or in ``$ANDROID_HOME/platform-tools``.
 
     Raises:
         DeviceError: there is none.
@@ -38,7 +38,7 @@ def find_adb() -> Path:
 
 
 def list_devices() -> dict[str, Any]:
-    """What is connected: the keys of ``device list --json``.
+    """Return the connected phones: the keys of ``device list --json``.
 
     Raises:
         DeviceError: there is no adb, or it fails.
@@ -53,7 +53,7 @@ def list_devices() -> dict[str, Any]:
 
 
 def choose_phone(serial: str | None) -> Phone:
-    """The phone with this serial number, or the only one.
+    """Return the phone with this serial number, or the only one.
 
     Raises:
         DeviceError: none, several, another one, or one that did not allow this computer to debug it.
@@ -101,11 +101,11 @@ class Phone:
         self.serial = serial
 
     def abi(self) -> str:
-        """The machine code that it runs: ``arm64-v8a``, ``x86_64``."""
+        """Return the machine code that it runs: ``arm64-v8a``, ``x86_64``."""
         return self.shell("getprop", "ro.product.cpu.abi").strip()
 
     def shell(self, *arguments: object) -> str:
-        """What a command on the phone prints.
+        """Run a command on the phone and return its output.
 
         Raises:
             DeviceError: its exit code is not 0.
@@ -113,7 +113,7 @@ class Phone:
         return _output([self._adb, "-s", self.serial, "shell", _quoted(arguments)])
 
     def exists(self, path: PurePosixPath) -> bool:
-        """Whether there is such a file or folder."""
+        """Return whether a file or folder exists."""
         return (
             self.shell("sh", "-c", f"test -e {shlex.quote(str(path))} && echo yes || echo no")
             == "yes\n"

@@ -36,9 +36,9 @@ def device_parity(
     """Train ``steps`` steps on a phone and on this machine, and compare.
 
     Args:
-        bundle: one whose programs run here too.
-        steps: to be taken.
-        serial: which phone, where there are several.
+        bundle: bundle with programs that also run here.
+        steps: number of steps.
+        serial: serial number of the phone, if several are connected.
         runner: see :func:`zoexport.tools.device.push`.
 
     Returns:
@@ -130,7 +130,7 @@ def _compare(
         state = _cut(folder / "phone", folder / f"step-{step}", step, queries)
         with bundle.session(verify=False) as here:
             here.attach(state)
-            # A schedule goes over the whole run, of which this is one step.
+            # Schedules span the whole run; this is a single step of it.
             here.configure(**chosen)
             here.train(dataset, step + 1)
             worst = max(worst, _error(here.record(step).loss, losses[step]))

@@ -26,7 +26,7 @@ SYSROOT = Path("/usr/aarch64-linux-gnu/lib")
 """Debian's libraries for 64-bit ARM, of the package libc6-arm64-cross."""
 _MACHINES = {"arm64-v8a": 183, "x86_64": 62}
 """e_machine of an ELF file for each of Android's 64-bit ABIs."""
-# Android has no glibc, whose loader finds the libraries beside it; and /bin/sh since Android 10.
+# Android has no glibc, so its loader and libraries are in this folder; /bin/sh: since Android 10.
 _SCRIPT = f"""#!/bin/sh
 here=$(cd "$(dirname "$0")" && pwd)
 exec ${LAUNCHER} "$here/LOADER" --library-path "$here" "$here/{PROGRAM}" "$@"
@@ -119,7 +119,7 @@ def make_runner(
 
 
 def _needed(program: Path, folders: Sequence[Path]) -> Iterator[Path]:
-    """The libraries that a program needs, and those that they need, found where it or a folder says."""
+    """Yield a program's libraries, recursively, found in its own paths or in ``folders``."""
     waiting, seen = [program], set()
     while waiting:
         name = waiting.pop()
@@ -142,7 +142,7 @@ def _needed(program: Path, folders: Sequence[Path]) -> Iterator[Path]:
 
 
 def _loader(program: Path) -> str:
-    """The name of the loader that a program asks for."""
+    """Return the name of the loader in a program's header."""
     found = re.search(r"interpreter: .*/([^/\]]+)\]", _readelf("-l", program))
     if found is None:
         raise DeviceError(

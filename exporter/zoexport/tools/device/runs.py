@@ -56,7 +56,7 @@ _OF_SETTINGS = ("state.json", "trajectory.log", "run.json")
 
 
 class Place:
-    """Where a bundle and a run of it are on a phone."""
+    """Paths of a bundle and of one of its runs on a phone."""
 
     def __init__(self, bundle: Bundle, run: str) -> None:
         if not run or "/" in run or run.startswith("."):
@@ -78,12 +78,12 @@ class Place:
 def push(
     bundle: Bundle, *, serial: str | None, runner: Path | None, app: bool, progress: Progress
 ) -> dict[str, Any]:
-    """Bring a bundle, and the runner where one is given, to a phone.
+    """Copy a bundle, and the runner if given, to a phone.
 
     Args:
-        serial: which phone, where there are several.
-        runner: a folder with zoexport-runner and its libraries, built for the phone; None: the one that is there.
-        app: to the app instead, which imports it; the runner has no part in that.
+        serial: serial number of the phone, if several are connected.
+        runner: folder with zoexport-runner and its libraries for the phone; None: already there.
+        app: whether the app imports the bundle instead; this needs no runner.
 
     Returns:
         The keys of ``device push --json``.
@@ -130,7 +130,7 @@ def _push_packed(bundle: Bundle, phone: Phone, place: Place, progress: Progress)
 def _packed_there(
     bundle: Bundle, phone: Phone, packed: PurePosixPath, progress: Progress
 ) -> Iterator[None]:
-    """A bundle as one file on the phone, which goes again."""
+    """Copy a bundle as one file to the phone; delete it when the block ends."""
     with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
         file = Path(folder) / packed.name
         pack(bundle, file, force=False, progress=progress)
@@ -143,7 +143,7 @@ def _packed_there(
 
 
 def _push_to_app(bundle: Bundle, phone: Phone, progress: Progress) -> str:
-    """Copy a bundle as one file, and have the app import it; the folder that the app made of it."""
+    """Copy a bundle as one file, let the app import it, and return the folder in the app."""
     if f"package:{APP}" not in phone.shell("pm", "list", "packages", APP).split():
         raise DeviceError(
             f"phone {phone.serial}",
@@ -167,7 +167,7 @@ _PARTS = ("where", "found", "expected", "fix")
 
 
 def _imported(said: str, phone: Phone) -> str:
-    """What the app answered to an import: the folder, or the parts of its message, a line each."""
+    """Parse the app's reply to an import: the folder, or the parts of an error, one per line."""
     found = re.search(r'^Broadcast completed: result=(-?\d+), data="(.*)"', said, re.DOTALL | re.M)
     code, data = (int(found[1]), found[2]) if found else (0, "")
     if code == _RESULT_OK:
@@ -210,16 +210,16 @@ def train(
     progress: Progress,
     on_line: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Train on a phone until the run has ``steps`` steps in total; tokens are made here.
+    """Train on a phone until the run has ``steps`` steps in total; tokenize on this machine.
 
     Args:
-        bundle: it is pushed where the phone lacks it.
+        bundle: bundle to train; it is pushed if the phone lacks it.
         data: examples as JSON Lines.
-        run: the run's name there; one that has a state goes on.
-        settings: what need not be compiled in, by key; what is not given is the run's, or the bundle's for a new one.
-        recover: go on from the last good record of a damaged log.
-        change_settings: go on with other settings or data than the run's.
-        held_out: what is evaluated on meanwhile.
+        run: name of the run on the phone; a run with a state is continued.
+        settings: runtime settings by key; the others are the run's, or the bundle's for a new run.
+        recover: whether to continue from the last good record of a damaged log.
+        change_settings: whether to continue with other settings or data than the run's.
+        held_out: validation set.
         on_line: called with the runner's line after every step.
 
     Returns:
@@ -332,14 +332,14 @@ def generate(
     progress: Progress,
     on_line: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Answer a prompt on a phone, with what a run there has trained.
+    """Generate text for a prompt on a phone, with the weights of a run there.
 
     Args:
-        bundle: it is pushed where the phone lacks it.
-        chat_template: whether a model that has one is asked in a conversation. None: unless all that the run learned
-            are texts without it.
-        run: the run's name there; None: the bundle as it was compiled.
-        on_line: called with what the runner writes meanwhile.
+        bundle: bundle of the run; it is pushed if the phone lacks it.
+        chat_template: whether to use the chat template, if the model has one. None: yes, unless
+            the run was trained only on texts without it.
+        run: name of the run on the phone; None: the bundle as compiled.
+        on_line: called with the runner's progress lines.
 
     Returns:
         The keys of the runner's ``generate --json``, with ``serial`` and ``run``.
@@ -370,7 +370,7 @@ def generate(
 
 
 def _learned_texts(phone: Phone, place: Place) -> bool:
-    """As :func:`zoexport.run.states.learned_texts`, of a run on the phone."""
+    """Return :func:`zoexport.run.states.learned_texts` for a run on the phone."""
     from zoexport.run.states import only_texts
 
     if not phone.exists(place.state / "run.json"):

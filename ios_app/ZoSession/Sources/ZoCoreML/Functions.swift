@@ -30,9 +30,9 @@ public struct FeatureArray: @unchecked Sendable {
     public let data: UnsafeMutableRawBufferPointer
 }
 
-/// Runs functions of Core ML packages: Core ML itself, or what stands in for it where there is none.
+/// Runs functions of Core ML packages: Core ML itself, or a stand-in on systems without it.
 ///
-/// One caller at a time. What comes before a call, which function, its values and their order, is `PackageEngine`'s.
+/// One caller at a time. `PackageEngine` chooses the function, its values and their order.
 public protocol FunctionRunner: AnyObject, Sendable {
     /// The inputs and outputs that a function declares, in any order.
     func features(of function: String, in package: URL) throws -> (inputs: [Feature], outputs: [Feature])

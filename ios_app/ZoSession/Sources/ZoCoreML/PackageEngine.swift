@@ -4,8 +4,8 @@ import ZoSession
 /// A session's engine for bundles of the target `ios-coreml`: programs are functions of one .mlpackage.
 ///
 /// It checks a program once against the manifest, and calls its function with the package's names and types. Integers of
-/// 64 bits become 32, in buffers that are kept from call to call. Every other value stays where the session has it, and
-/// results go straight to where the session wants them.
+/// 64 bits become 32, in buffers that are kept from call to call. Every other value stays in the session's
+/// memory, and results go straight to it.
 public final class PackageEngine: Engine, @unchecked Sendable {
     // The session calls from one thread at a time.
     private let bundle: URL
@@ -14,7 +14,7 @@ public final class PackageEngine: Engine, @unchecked Sendable {
     private var checked: Set<String> = []
     private let integers = Integers()
 
-    /// - Parameter functions: runs them; `CoreMLFunctions` where there is Core ML.
+    /// - Parameter functions: runs them; `CoreMLFunctions` on systems with Core ML.
     /// - Throws: `ZoError` of kind `bundle`: no bundle, or one of another engine.
     public init(bundle: URL, functions: any FunctionRunner) throws {
         self.bundle = bundle

@@ -111,7 +111,7 @@ package func manifest<Manifest: Decodable>(of bundle: URL, trustedKeys: [String]
     try result { try zo_bundle_manifest(checked(bundle.path, "bundle"), json(["trusted_keys": trustedKeys]), $0, $1) }
 }
 
-/// The engines that a bundle has programs for: its own, and the CPU's if it has some for it beside a GPU's.
+/// The engines that a bundle has programs for: its own, and the CPU's if a GPU's bundle has some for it.
 public struct BundleEngines: Equatable, Sendable {
     private struct Manifest: Decodable {
         struct Fallback: Decodable { let engine: String }

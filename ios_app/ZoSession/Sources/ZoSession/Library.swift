@@ -131,7 +131,7 @@ final class Handle: @unchecked Sendable {
 
     deinit { address.map(free) }
 
-    /// Runs `action` with the address, which it must not keep; a quick one beside the call that runs.
+    /// Runs `action` with the address, which it must not keep. `beside`: a quick one, during the running call.
     func call<Result>(beside: Bool = false, _ action: (OpaquePointer) throws -> Result) throws -> Result {
         func run() throws -> Result {
             if let address { return try action(address) }

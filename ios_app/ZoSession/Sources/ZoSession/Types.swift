@@ -70,7 +70,7 @@ public struct TrajectoryRecord: Sendable {
 public enum AdapterFormat: String, Codable, Sendable { case peft, gguf }
 public enum Outtype: String, Codable, Sendable { case f32, f16, q8_0 }
 
-/// How to generate: options of the kind `generate` (docs/generate.md); nil: the library's default.
+/// Options for generating, of the kind `generate` (docs/generate.md); nil: the library's default.
 public struct GenerateOptions: Encodable, Sendable {
     var prompt: String?
     var messages: [Message]?
@@ -126,7 +126,7 @@ public struct Setting: Codable, Hashable, Sendable {
         try container.encode(value)
     }
 
-    /// Compares numbers by value, whatever their types.
+    /// Compares numbers by value, regardless of their types.
     public static func == (left: Setting, right: Setting) -> Bool { AnyHashable(left.value) == AnyHashable(right.value) }
     public func hash(into hasher: inout Hasher) { AnyHashable(value).hash(into: &hasher) }
 }

@@ -2,9 +2,9 @@ import ZoSession
 
 /// Decides about a run when the person leaves the app, comes back, or the system takes back the time that it gave.
 public struct Absence: Sendable {
-    /// Whether the system lets the run go on in the background.
+    /// True if the system lets the run go on in the background.
     public var isContinued = false
-    /// Whether it was paused for the absence, and for nothing else.
+    /// True if it was paused for the absence, and for nothing else.
     private var isPaused = false
 
     public init() {}

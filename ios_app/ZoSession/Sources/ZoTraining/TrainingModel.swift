@@ -43,7 +43,7 @@ public final class TrainingModel {
         public var conditions: @Sendable () -> Conditions
         /// Makes the engine that runs a bundle's programs; nil: the engine that its manifest names.
         public var engine: @Sendable (URL) async throws -> (any Engine)?
-        /// Public keys of which one must have signed a bundle; nil: any bundle.
+        /// Public keys; one of them must have signed a bundle; nil: any bundle.
         public var trustedKeys: [String]?
         public var pollSeconds: Double?
 

@@ -1,6 +1,6 @@
 import ZoSession
 
-// How examples are typed.
+// Typed examples: templates and checks.
 extension TypedExample {
     /// A conversation to fill: a system message, which may stay empty, and the first turn.
     public static var conversation: TypedExample {
@@ -15,13 +15,13 @@ extension TypedExample {
         messages?.append(Message(role: "assistant", content: ""))
     }
 
-    /// Whether there is something to learn.
+    /// True if there is something to learn.
     public var isComplete: Bool { !(messages.map { $0.last?.content ?? "" } ?? completion).isEmpty }
 
-    /// Whether nothing was typed.
+    /// True if nothing was typed.
     public var isBlank: Bool { (messages.map { $0.map(\.content) } ?? [prompt, completion]).allSatisfy(\.isEmpty) }
 
-    /// As it is written: without a system message that stayed empty.
+    /// The example as it is written: without a system message that stayed empty.
     public var typed: TypedExample {
         var example = self
         example.messages?.removeAll { $0.role == "system" && $0.content.isEmpty }

@@ -1,6 +1,6 @@
-// Attention in tiles of 32 queries and 32 keys (runtime_ops/kernels/attention.h says what is computed). A workgroup of 128
-// threads makes a slice of 64 columns of its results, so that their sums lie in registers whatever a head's width is; scores
-// are made again for each slice. Nothing is added by two workgroups, so that results do not depend on their order.
+// Attention in tiles of 32 queries and 32 keys, as runtime_ops/kernels/attention.h defines it. A workgroup of 128
+// threads computes 64 columns of its results, so that their sums fit in registers for any width of a head; each slice
+// recomputes the scores. No two workgroups add to one result, so results do not depend on their order.
 #include "bindings.glsl"
 #include "math.glsl"
 

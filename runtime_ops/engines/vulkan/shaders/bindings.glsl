@@ -1,6 +1,6 @@
-// What every shader reads and writes: the pool of tensors, seen as floats, words or fp16, a window of weights, and where the
-// tensors of row programs lie. Offsets are in words of 4 bytes, of tensors of fp16 in elements. Each shader is compiled twice, with
-// HALF for programs that have such tensors, as fp16 storage is a feature that a device may lack.
+// Bindings of every shader: the pool of tensors, seen as floats, words or fp16, a window of weights, and the locations
+// of the tensors of row programs. Offsets are in words of 4 bytes, for fp16 tensors in elements. Each shader is also
+// compiled with HALF for programs that have such tensors, as fp16 storage is a feature that a device may lack.
 #ifdef HALF
 #extension GL_EXT_shader_16bit_storage : require
 #endif

@@ -18,7 +18,7 @@ layout(constant_id = 2) const bool TRANSPOSED_A = false;
 layout(constant_id = 3) const bool TRANSPOSED_B = false;
 layout(constant_id = 4) const bool ADDS = false;
 layout(constant_id = 5) const bool HAS_BIAS = false;
-// Which tensors of the pool are of fp16.
+// True for the tensors of the pool that are fp16.
 layout(constant_id = 6) const bool HALF_A = false;
 layout(constant_id = 7) const bool HALF_B = false;
 layout(constant_id = 8) const bool HALF_ADD = false;

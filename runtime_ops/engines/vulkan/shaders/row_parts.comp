@@ -1,5 +1,5 @@
-// What row programs are made of (exporter/zoexport/targets/vulkan/row_phases.py): row_module.cpp writes `main` anew for each
-// program, as calls of these functions. Some threads share a row, and a workgroup has as many rows as its threads then serve.
+// Functions of row programs (exporter/zoexport/targets/vulkan/row_phases.py): row_module.cpp generates `main` for each
+// program, as calls of them. Some threads share a row, and a workgroup has as many rows as its threads then serve.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "bindings.glsl"
@@ -27,7 +27,7 @@ int prepare() {
   return int(gl_LocalInvocationIndex % of.lanes);
 }
 
-// Where the row of a read begins in the pool.
+// Return where the row of a read begins in the pool.
 uint begin_of(const uint read) {
   const uint rank = code[of.at], begins = of.at + rank + 2u, strides = begins + code[of.at + rank + 1u];
   uint left = inside ? row : 0u, begin = code[begins + read];
@@ -76,7 +76,7 @@ void store_half_of(const uint number, const int width, const int column, const f
 }
 #endif
 
-// As torch: NaN where either is NaN.
+// Like torch: NaN if either is NaN.
 float op_4(const float a, const float b) { return isnan(a) || a > b ? a : b; }
 float op_5(const float a, const float b) { return isnan(a) || a < b ? a : b; }
 

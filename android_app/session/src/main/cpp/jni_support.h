@@ -174,8 +174,8 @@ struct Listener {
   jobject object;
 
   operator void*() { return this; }
-  // Calls a method. Returns whether the call has to end: the method says so, or threw. Its exception stays pending until
-  // the verb returns, and the library may call back before that.
+  // Calls a method. Returns whether the call has to end: the method returned true or threw. Its exception stays pending
+  // until the verb returns, and the library may call back before that.
   template <typename... Arguments>
   bool ends(const char* method, const char* signature, Arguments... arguments) const {
     if (env->ExceptionCheck() == JNI_TRUE) {

@@ -20,7 +20,7 @@ class CpuTarget(GeneratesOnCpu):
     """Programs of layers that call zoexport's own kernels."""
 
     def defaults(self, config: TrainingSettings) -> TrainingSettings:
-        """Also round the inputs of quantized layers to int8, where the method is one that does."""
+        """Use dynamic int8 activations of quantized layers if the method supports them."""
         rounds = config.rounds_layers and config.weights != "fp32" and config.trained == "lora"
         if config.activations is None and rounds and config.compute in (None, "fp32"):
             config = with_values(config, {"activations": "int8"})

@@ -61,7 +61,7 @@ def repeat_broadcasts(program: Program) -> None:
 
 
 def _times(have: tuple[int, ...], want: tuple[int, ...]) -> tuple[int, ...]:
-    """How often each dimension but the last is repeated; the last one, and the whole of a scalar, stay as they are."""
+    """Return the repeats of each dimension; the last one and scalars are not repeated."""
     if len(have) < 2:
         return ()
     have = (1,) * (len(want) - len(have)) + have

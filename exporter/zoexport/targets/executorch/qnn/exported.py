@@ -53,7 +53,7 @@ def _own_storage(tensor: torch.Tensor) -> torch.Tensor:
 def export_program(
     program: Program, weights: dict[str, torch.Tensor]
 ) -> torch.export.ExportedProgram:
-    """A program with its weights inside, as torch.export states it."""
+    """Return a program with its weights inside, as torch.export states it."""
     example = tuple(
         torch.zeros(value.sizes(), dtype=getattr(torch, value.dtype))
         for value in program.arguments()
@@ -134,7 +134,7 @@ def _calls(exported: Any) -> Sequence[torch.fx.Node]:
 
 
 def delegates_of(exported: Any) -> list[str]:
-    """What each delegate of a program holds: its backend and operator counts."""
+    """Describe each delegate of a program: its backend and operator counts."""
     found = []
     for node in exported.graph_module.graph.nodes:
         if node.op != "get_attr" or "lowered_module" not in str(node.target):
@@ -147,7 +147,7 @@ def delegates_of(exported: Any) -> list[str]:
 
 
 def fallback_of(exported: Any) -> dict[str, int]:
-    """The operators that stay outside delegates, with how often."""
+    """Return the operators that stay outside delegates, with how often."""
     skipped = ("getitem", "executorch_call_delegate", "sym_size")
     counts = Counter(_name(node) for node in _calls(exported))
     return {

@@ -39,7 +39,7 @@ _LARGER = (aten.expand, aten.repeat)
 
 
 def for_htp(graph: TrainingGraph, name: str) -> Program:
-    """A copy of a program in this form; weights that it needs anew are added to ``graph``."""
+    """Return a copy of a program in this form; new weights are added to ``graph``."""
     program = copy_program(graph.programs[name], name)
     close_sizes(graph, program)
     _dequantize(graph, program)
@@ -75,7 +75,7 @@ def _dequantize(graph: TrainingGraph, program: Program) -> None:
 
 
 def _values(graph: TrainingGraph, program: Program, names: dict[Node, str], read: Node) -> Node:
-    """The weight whose codes and scales a call reads."""
+    """Return the weight whose codes and scales a call reads."""
     codes, scales = (graph.weights[names[operand(read, place)]] for place in (0, 1))
     name = names[operand(read)].removesuffix(".codes")
     if name not in graph.weights:
@@ -122,6 +122,6 @@ def _fold(program: Program, weights: dict[str, Tensor]) -> None:
 
 
 def _is_larger(node: Node) -> bool:
-    """Whether a result takes more room than what it is made of, or is not one tensor."""
+    """Return whether a result is larger than its inputs, has no inputs, or is not one tensor."""
     several = not isinstance(node.meta["val"], Tensor)
     return several or not node.all_input_nodes or is_call(node, *_LARGER)

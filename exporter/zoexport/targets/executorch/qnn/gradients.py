@@ -1,4 +1,4 @@
-"""Gradients in the range of fp16, whatever their size.
+"""Gradients of any size, scaled into the range of fp16.
 
 ``scale_gradients``. Gradients of a mean loss are small: at some thousand labels and layers they leave the range of
 fp16 (6e-8 and up). A backward program is linear in what it is given, so it is given dy / s and its results are
@@ -84,7 +84,7 @@ def scale_small_slots(program: Program) -> None:
 
 
 def _given(program: Program) -> list[Node]:
-    """The gradients by which all results are linear: the program's inputs, or that of the head's logits."""
+    """Return the gradients that all results are linear in: inputs, or the logits' gradient."""
     inputs = zip(program.inputs, placeholders(program).values(), strict=True)
     found = [node for value, node in inputs if value.role == "output_gradient"]
     if found:

@@ -1,7 +1,7 @@
-"""Inner values of a program on the NPU, each beside what the same program computes in PyTorch.
+"""Inner values of a program on the NPU, paired with those of the same program in PyTorch.
 
-The HTP runs a delegate as one call, and shows nothing of it. Here every floating-point result of the program becomes an
-output of it, so that one lowering and one run, in QNN's emulation, give them all.
+The HTP runs a delegate as one call and hides its inner values. Here every floating-point result
+becomes an output, so that one lowering and one run in QNN's emulation return them all.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class _Recorder(Interpreter):
 
 
 def _reading(program: Program) -> Program:
-    """A copy of a program that returns every floating-point result beside its outputs."""
+    """Return a copy of a program that also returns every floating-point result."""
     copied = copy_program(program, program.name)
     returned = list(zip(copied.outputs, outputs(copied).values(), strict=True))
     known = {node for _, node in returned}
@@ -119,7 +119,7 @@ def _reading(program: Program) -> Program:
 def _run(
     graph: TrainingGraph, program: Program, soc: str, inputs: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """A program's outputs in QNN's emulation."""
+    """Return a program's outputs in QNN's emulation."""
     try:
         with qnn.lowering(), quiet(), without_log():
             exported = {program.name: export_program(program, graph.weights)}

@@ -119,14 +119,14 @@ def _evaluate_by_training(graph: TrainingGraph) -> None:
 
 
 def chips() -> list[str]:
-    """The names of the chips that ExecuTorch's backend knows."""
+    """Return the names of the chips that ExecuTorch's backend knows."""
     from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
 
     return sorted(chip.name for chip in QcomChipset if chip.value)
 
 
 def has_fp16(soc: str) -> bool:
-    """Whether a chip's HTP computes in floating point: from version 69 on. QNN finds it out only at the very end."""
+    """Return whether a chip's HTP supports fp16 (V69 and later). QNN itself checks it late."""
     from executorch.backends.qualcomm.serialization.qc_schema import (
         HtpArch,
         QcomChipset,
@@ -139,7 +139,7 @@ def has_fp16(soc: str) -> bool:
 def to_edge(
     exported: dict[str, Any], soc: str, *, fp16: bool, groups: bool = False
 ) -> tuple[Any, dict[str, dict[str, str]]]:
-    """The lowered programs, and for each why an operator was not delegated.
+    """Return the lowered programs, and for each why an operator was not delegated.
 
     Args:
         exported: by name. soc: the chip.

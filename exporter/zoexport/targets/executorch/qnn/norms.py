@@ -11,8 +11,8 @@ After::
 
 The operator divides before it squares: the squares of small activations alone would leave the range of fp16. It reads
 rows of two dimensions: of three, 9 or 11 in the first, the HTP's operator (QNN 2.51) gives wrong numbers for some of
-the rows, whatever their width, and overwrites other tensors. Left alone: rows of fewer than 64 elements, of which its
-numbers are wrong too.
+the rows, of any width, and overwrites other tensors. Left alone: rows of fewer than 64 elements,
+for which its results are wrong too.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _rewrite(graph: TrainingGraph, program: Program, norm: Node, x: Node, eps: f
 
 
 def _weight_of(program: Program, reader: Node, norm: Node, width: int) -> Node | None:
-    """The weight by which the only reader of a norm multiplies it."""
+    """Return the weight that the only reader of a norm multiplies it with."""
     if not is_call(reader, aten.mul):
         return None
     known = set(placeholders(program).values())

@@ -1,4 +1,4 @@
-"""What goes to the NPU, and why something does not. Imports ExecuTorch's QNN backend."""
+"""Partition a graph for the NPU and explain rejected nodes. Imports ExecuTorch's QNN backend."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ExplainingPartitioner(QnnPartitioner):
         return [op for op in kept if op._schema.name not in self.decomposed], condition
 
     def generate_partitions(self, edge_program: torch.export.ExportedProgram) -> list[Any]:
-        """As ExecuTorch does it, with the support checked by :class:`_ExplainingSupport`."""
+        """Partition as ExecuTorch does, with support checks by :class:`_ExplainingSupport`."""
         self.op_support_checker = _ExplainingSupport(
             self.reasons,
             edge_program,
@@ -50,7 +50,7 @@ class ExplainingPartitioner(QnnPartitioner):
 
 
 def _is_view(node: torch.fx.Node) -> bool:
-    """Whether a node computes nothing: on the CPU it is free, while a delegate of its own is a call to the NPU."""
+    """Return whether a node is a view: free on the CPU, but a call to the NPU as a delegate."""
     schema = getattr(node.target, "_schema", None)
     return schema is not None and schema.name == "aten::view_copy"
 

@@ -150,7 +150,7 @@ def _places(
 
 
 def _side_by_side(nodes: Graph, node: Node) -> Node | None:
-    """The two parts of a sum of parts among zeros that fill it without a gap."""
+    """Return the two parts of a sum of parts among zeros that fill it without a gap."""
     if not is_call(node, aten.add) or node.kwargs or len(node.all_input_nodes) != 2:
         return None
     parts = [found for arg in node.all_input_nodes if (found := _part(arg)) is not None]

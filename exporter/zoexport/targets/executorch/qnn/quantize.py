@@ -51,7 +51,7 @@ def quantize(
     soc: str,
     progress: Progress,
 ) -> torch.export.ExportedProgram:
-    """An exported program with quantizers around what the HTP computes on integers.
+    """Return an exported program with quantizers around what the HTP computes on integers.
 
     Args:
         exported: ``program`` with its weights inside. graph: what it is of.
@@ -100,7 +100,7 @@ def quantize(
 def _group_scales(
     graph: TrainingGraph, program: Program, module: Any
 ) -> dict[str, tuple[torch.Tensor, int]]:
-    """Of each linear layer over codes of 4 bits: its scales, float32 (N, groups), and the group size."""
+    """Return scales, float32 (N, groups), and group size of each linear layer with int4 weights."""
     names = {
         f"weight_{number}": f"{value.name}.scales"
         for number, value in enumerate(program.inputs)
@@ -118,7 +118,7 @@ def _group_scales(
 
 
 def calibration_inputs(graph: TrainingGraph, program: Program) -> list[list[torch.Tensor]]:
-    """The program's arguments for each of the calls that calibrate.
+    """Return the program's arguments for each of the calls that calibrate.
 
     Tokens are those of ``Measured.calibration``, or are spread over the vocabulary. Adapters' B matrices, zero at
     first, are spread over up to ``ADAPTER_RANGE``; every other call keeps them as small as perturbations are.

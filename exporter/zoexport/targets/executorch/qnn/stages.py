@@ -1,6 +1,6 @@
 """Programs of single layers in the form that the NPU takes: one for each stage, with the stage's weights as constants.
 
-Before, one program for all layers that are alike, to which each stage binds its weights::
+Before, one program for all identical layers, which each stage binds its weights to::
 
     layer.0(hidden; W.codes, W.scales, A, B) -> hidden      y = zoexport.linear_int4(hidden, W.codes, W.scales, bias)
     layer.0.backward(...)                       g = zoexport.linear_int4_input_gradient(dy, W.codes, W.scales)
@@ -51,15 +51,15 @@ _BACKWARD = (zo.linear_int4_input_gradient, zo.linear_int8_input_gradient)
 def stage_programs(
     graph: TrainingGraph, stage: Stage, values: Mapping[str, Tensor]
 ) -> tuple[Stage, list[tuple[Program, dict[str, Tensor]]]]:
-    """A stage's own programs, each with its weights under the names that it has for them.
+    """Return a stage's own programs, each with its weights by their names in the program.
 
     Args:
         graph: split, with programs for rows of one length.
-        stage: of the graph.
-        values: of the weights that the stage binds.
+        stage: a stage of the graph.
+        values: values of the weights that the stage binds.
 
     Returns:
-        The stage as it calls them, which binds slots alone; forward and, where there is one, backward program.
+        The new stage, which binds only state tensors, and its forward and any backward program.
     """
     bound = {local: values[name] for local, name in stage.bind.items() if name in values}
     made = []

@@ -24,7 +24,7 @@ class QnnTarget(GeneratesOnCpu):
     """ExecuTorch with the QNN delegate for the HTP, and zoexport's own kernels on the CPU."""
 
     def check_available(self) -> list[Problem]:
-        """Whether QNN's libraries are there."""
+        """Return a problem if QNN's libraries are missing."""
         found = qnn.find()
         return [found] if isinstance(found, Problem) else []
 
@@ -132,10 +132,10 @@ class QnnTarget(GeneratesOnCpu):
     def inner_values(
         self, graph: TrainingGraph, config: TrainingSettings, program: str
     ) -> list[InnerValue]:
-        """What a whole program computes on the way, in QNN's emulation, in fp16.
+        """Return a whole program's inner values, computed in QNN's emulation in fp16.
 
         Raises:
-            ConfigError: activations are quantized, and so is everything on the way.
+            ConfigError: activations are quantized, and so are all inner values.
         """
         if config.activations != "fp32":
             raise ConfigError(

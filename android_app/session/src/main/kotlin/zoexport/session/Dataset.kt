@@ -67,7 +67,7 @@ object PackedBundle {
     )
 }
 
-/** Names the engines that a bundle has programs for: its [own], and [fallback], the CPU's, if it has some beside a GPU's. */
+/** Names the engines that a bundle has programs for: its [own], and [fallback], the CPU's, if a GPU bundle has some. */
 class BundleEngines private constructor(val own: String, val fallback: String?) {
     companion object {
         /** Reads the manifest alone: it also works for a bundle that cannot be opened for lack of a GPU. */

@@ -108,7 +108,7 @@ internal class Handle(private var address: Long, private val what: String, priva
         action(address)
     }
 
-    /** Runs a quick [action] beside the running call. Does nothing after [close] and returns null. */
+    /** Runs a quick [action] during the running call. Does nothing after [close] and returns null. */
     fun <T> beside(action: (Long) -> T): T? = synchronized(gate) { if (address != 0L) action(address) else null }
 
     /** Waits for the running call, then frees the handle. Closing twice is allowed. */

@@ -29,7 +29,7 @@ data class JobRequest(
     )
 }
 
-/** Answers a [ZoException.Question]: continue the state with the new request, or begin anew. */
+/** Answers a [ZoException.Question]: continue the state with the new request, or start again. */
 enum class Answer { ASK, CONTINUE, RESTART }
 enum class Phase { IDLE, PREPARING, EVALUATING, TRAINING, WAITING, PAUSED, FAILED, DONE }
 enum class Reason { NONE, ASKED, HEAT, BATTERY, DISK, MEMORY, BACKGROUND }
@@ -61,7 +61,7 @@ class Typed private constructor(internal val json: Map<String, Any>) {
 
 /**
  * Manages one fine-tuning in a folder of its own, which waits, pauses and continues in another process (docs/jobs.md,
- * `job.h`). Everything but [run] and [start] may be called beside them. The other parameters are those of
+ * `job.h`). Everything but [run] and [start] may be called during them. The other parameters are those of
  * [TrainingSession.open], for all sessions of the job.
  */
 class TrainingJob(folder: File, cache: String? = null, trustedKeys: List<String>? = null) : AutoCloseable {

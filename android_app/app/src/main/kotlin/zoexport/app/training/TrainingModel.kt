@@ -39,7 +39,7 @@ class Screen(
     val isActive: Boolean
         get() = view.phase in setOf(Phase.PREPARING, Phase.EVALUATING, Phase.TRAINING, Phase.WAITING)
 
-    /** Whether a run may start: nothing is missing, and none runs. */
+    /** True if a run may start: nothing is missing, and none runs. */
     val canStart: Boolean get() = bundle != null && data != null && steps > 0 && !isActive
     val canResume: Boolean get() = view.phase == Phase.PAUSED
 }
@@ -53,7 +53,7 @@ class Exchange(val question: String, val trained: String, val untrained: String)
  *
  * @param folder of the app, where examples and states are kept.
  * @param cache the folder of a GPU's shaders.
- * @param trustedKeys public keys of which one must have signed a bundle; null: any bundle.
+ * @param trustedKeys public keys; one of them must have signed a bundle; null: any bundle.
  */
 class TrainingModel(
     private val folder: File, cache: String?, private val conditions: () -> Conditions, private val launcher: Launcher,

@@ -9,7 +9,7 @@ import zoexport.session.Reason
 
 // Texts of the screen and the notification.
 
-/** Says where a job is, in a few words. */
+/** Returns the phase of a job in a few words. */
 fun Context.title(view: JobView): String = when (view.phase) {
     Phase.IDLE -> getString(R.string.state_idle)
     Phase.PREPARING -> getString(R.string.state_preparing)
