@@ -314,7 +314,7 @@ def _of_rounded(forward: Callable[[Tensor], Tensor], numbers: Tensor) -> Callabl
     return lambda x: forward(activation_grids.rounded(x, numbers))
 
 
-_GRID = "the layer's activation grid is made"
+_GRID = "the layer's activation grid"
 _PLAIN = "activation_bits=32"
 
 
@@ -327,6 +327,6 @@ def unusable(name: str, found: str, purpose: str, instead: str) -> ModelError:
     return ModelError(
         f"layer {name}",
         found=found,
-        expected=f"numbers, of which {purpose}",
+        expected=f"finite inputs for {purpose}",
         fix=f"Check the model's weights, or compile with {instead}.",
     )

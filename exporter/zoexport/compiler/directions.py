@@ -116,7 +116,7 @@ def measure(
             raise unusable(
                 name,
                 "values that are not finite",
-                "the directions of its adapter are made",
+                "the directions of its adapter",
                 "lora.init_weights=random",
             )
         energy = float(values.square().sum(dtype=torch.float64))

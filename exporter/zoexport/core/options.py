@@ -55,7 +55,7 @@ class Uncompiled:
         None, at_least=1, at_most=MOST_TOKENS, help="size of the model's vocabulary"
     )
     masked: bool = setting(False, help="examples are prompts with a mask token")
-    text: dict[str, Any] = setting(None, help="what the manifest says in its member text")
+    text: dict[str, Any] = setting(None, help="member text of the manifest")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -279,7 +279,7 @@ def _texts(name: str) -> Iterator[Row]:
         raise DataError(
             f"data {name}",
             found="a folder without .txt files",
-            expected="text files, each of which is one example",
+            expected="text files with one example each",
             fix="Name the file of examples, or the folder of texts.",
         )
     for path in found:

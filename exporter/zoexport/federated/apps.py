@@ -78,7 +78,7 @@ def run_job(job: Path, grid: Any) -> None:
             "the server's app",
             found=f"a defect ({type(failure).__name__}: {first_line(failure)})",
             expected="all rounds",
-            fix="Report it. Started again, the server goes on where it was.",
+            fix="Report it. Start the server again to continue.",
         ).with_type()
         raise
     finally:

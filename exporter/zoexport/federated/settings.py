@@ -104,7 +104,7 @@ def _check_rule(name: str, manifest: Mapping[str, Any]) -> None:
     if rule in ("adam", "muon") and ALGORITHMS[name].averages == SCALARS:
         raise ConfigError(
             f"--algorithm {name}",
-            found=f"a bundle with optimizer={rule}, whose step is as long whatever the size of its scalars",
+            found=f"a bundle with optimizer={rule}, whose step length does not depend on its scalars",
             expected="an algorithm that averages models, or a bundle with optimizer=sgd or momentum",
             fix=f"Pass --algorithm replay, or compile the bundle without optimizer={rule}.",
         )

@@ -126,7 +126,7 @@ def counts(shapes: Shapes, density: float, scope: str) -> Counts:
         rows, columns = shapes[smallest]
         raise ConfigError(
             "setting 'scope=layer'",
-            found=f"{smallest} with {rows} x {columns} weights, of which density {density:g} chooses none",
+            found=f"{smallest} with {rows} x {columns} weights; density {density:g} chooses none",
             expected="at least one chosen weight in every layer",
             fix=f"Raise density to {1 / (rows * columns):.1g} or more, or use scope=model.",
         )
