@@ -41,7 +41,7 @@ def test_reference_is_made_from_the_code(site: Path) -> None:
     for words in ("lora.r", "inner size of an adapter", "perturbation_bits", "at least 1"):
         assert words in settings
     api = text_of(site / "reference" / "api.html")
-    for words in ("compile", "Bundle", "best_step", "The most likely token".lower()):
+    for words in ("compile", "Bundle", "best_step", "sampling of the next token"):
         assert words in api.lower() or words in api
     assert ":class:" not in api and ":meth:" not in api
 
