@@ -174,7 +174,13 @@ def check_same(folder: Path) -> None:
     names = [sorted(path.name for path in state.iterdir()) for state in states]
     assert names[0] == names[1]
     for name in names[0]:
-        assert content(states[0] / name) == content(states[1] / name), name
+        if name != "run.json":
+            assert content(states[0] / name) == content(states[1] / name), name
+    runs = [json.loads((state / "run.json").read_text()) for state in states]
+    for run_ in runs:
+        del run_["crc32"]
+        run_["data"].pop("conversations", None)  # tokens, which Swift is given, are no text
+    assert runs[0] == runs[1]
 
 
 def check_adapter(bundle: Path, exported: Path, output: Path) -> None:

@@ -38,7 +38,7 @@ final class EngineTests: XCTestCase {
     }
 
     func testASessionRunsTheHostsEngine() throws {
-        let test = try Case()
+        let test = try Case("prge-mlx") // programs of the whole model
         let engine = Recorder()
         let dataset = try Dataset()
         try dataset.add([Candidate(tokens: [5, 6, 7], labels: [-100, 20, 40])])
