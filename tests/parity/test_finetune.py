@@ -134,6 +134,9 @@ def test_finetune_refuses_to_mix_runs(model: str, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=f"other {said}.*--overwrite"):
             tuned(model, output, **{"steps": 2, **changed})
     assert sorted(path.name for path in output.rglob("*")) == before
+    with pytest.raises(DataError):
+        tuned(model, output, [{"prompt": "a"}], steps=2, overwrite=True)
+    assert sorted(path.name for path in output.rglob("*")) == before
     other = tuned(model, output, examples(20), steps=2, overwrite=True)
     assert not other.resumed and other.trained.examples == 18
     (tmp_path / "mine").mkdir()
@@ -158,6 +161,26 @@ def test_finetune_leaves_nothing_after_bad_input(model: str, tmp_path: Path) -> 
         with pytest.raises(ZoExportError):
             tuned(model, tmp_path / "out", **options)
         assert not (tmp_path / "out").exists()
+
+
+def test_finetune_reads_what_others_write(model: str, tmp_path: Path) -> None:
+    data = tmp_path / "data.jsonl"
+    mixed = [*examples(3), {"text": "one two three"}, {"text": "four five six"}]
+    lines = [json.dumps(one) for one in mixed]
+    data.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode() + b"\r\n\r\n")
+    done = tuned(model, tmp_path / "out", data, eval_data=data, steps=2)
+    assert done.trained.examples == 5 and len(done.comparisons) == 3
+    texts = tuned(model, tmp_path / "texts", data, eval_data=mixed[2:], steps=2)
+    assert sorted(one.prompt for one in texts.comparisons) == sorted(
+        [mixed[2]["prompt"], "one two three", "four five six"]
+    )
+    assert tuned(model, tmp_path / "split", data, steps=2).trained.examples == 4
+    plain = tuned(model, tmp_path / "plain", data, steps=2, by_key={"generate": "false"})
+    assert plain.comparisons == ()
+    data.write_text("\n")
+    with pytest.raises(DataError, match="no examples"):
+        tuned(model, tmp_path / "empty", data)
+    assert not (tmp_path / "empty").exists()
 
 
 def test_finetune_makes_room_for_the_longest_example(model: str, tmp_path: Path) -> None:

@@ -15,8 +15,10 @@ folder contains:
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -206,7 +208,7 @@ def finetune(
     phase("reading the examples", None)
     argument = _argument(model, tokenizer)
     folder = Path(output) if output is not None else Path(f"{Path(argument).stem}-finetuned")
-    _start(folder, overwrite)
+    _refuse_others(folder)
     with _split(data, eval_data) as (files, sources):
         made_from = {
             "zoexport": __version__,
@@ -216,7 +218,7 @@ def finetune(
             "settings": {key: str(value) for key, value in sorted({**settings, **rate}.items())},
             **{name: sha256(file) for name, file in files.items()},
         }
-        resumed = _same(folder, made_from)
+        resumed = not overwrite and _same(folder, made_from)
         if not resumed:
             compiled = _fitting(argument, target, method, settings, sources, phase)
             _write(folder, compiled, files, made_from)
@@ -242,8 +244,8 @@ def finetune(
     return Run(folder, bundle, trained, comparisons, resumed)
 
 
-def _start(folder: Path, overwrite: bool) -> None:
-    """Refuse a folder that finetune did not write; remove a run that is to start over."""
+def _refuse_others(folder: Path) -> None:
+    """Refuse a folder that finetune did not write."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not (folder / RECORD).is_file():
@@ -253,8 +255,6 @@ def _start(folder: Path, overwrite: bool) -> None:
             expected="a new folder, or the folder of an earlier run",
             fix="Choose another --output.",
         )
-    if overwrite:
-        shutil.rmtree(folder)
 
 
 @contextlib.contextmanager
@@ -269,7 +269,8 @@ def _split(data: Data, eval_data: Data | None) -> Iterator[tuple[dict[str, Path]
             valid = stack.enter_context(as_file(eval_data))
             yield {"train": examples, "valid": valid}, [examples, valid]
             return
-        lines = [line for line in examples.read_bytes().splitlines(keepends=True) if line.strip()]
+        content = examples.read_bytes().removeprefix(codecs.BOM_UTF8)
+        lines = [line for line in content.splitlines() if line.strip()]
         count = len(lines) // _HELD_OUT or int(len(lines) > 1)
         held_out = set(random.Random(0).sample(range(len(lines)), count))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zoexport-")))
@@ -278,7 +279,7 @@ def _split(data: Data, eval_data: Data | None) -> Iterator[tuple[dict[str, Path]
             chosen = (
                 line for at, line in enumerate(lines) if (at in held_out) == (name == "valid")
             )
-            path.write_bytes(b"".join(line.rstrip(b"\r\n") + b"\n" for line in chosen))
+            path.write_bytes(b"".join(line + b"\n" for line in chosen))
         yield {name: path for name, path in parts.items() if path.stat().st_size > 0}, [examples]
 
 
@@ -343,8 +344,15 @@ def _fitting(
         found = check(bundle, DataSource(source), loss=bundle.settings["loss"], limit=1)
         for problem in found["problems"]:
             raise DataError(**problem)
+        if found["tokens"] is None:
+            raise DataError(
+                f"data {source}",
+                found="no examples",
+                expected="at least one example",
+                fix="Check the file.",
+            )
         longest = max(longest, found["tokens"]["longest"])
-    context = bundle.manifest["generate"].get("context", _MOST_TOKENS) + 1
+    context = bundle.manifest.get("generate", {}).get("context", _MOST_TOKENS) + 1
     length = min(-(-longest // _UNIT) * _UNIT, _MOST_TOKENS, context)
     if "max_length" in settings or length <= bundle.settings["max_length"]:
         return folder
@@ -361,12 +369,14 @@ def _fitting(
 def _write(
     folder: Path, bundle: Path, files: Mapping[str, Path], made_from: Mapping[str, Any]
 ) -> None:
-    """Write the bundle, the data and the record of a new run."""
+    """Write the bundle, the data and the record of a new run, in place of an earlier run."""
     with atomic_folder(folder / "bundle", replace=True) as into:
         shutil.copytree(bundle, into, copy_function=_link, dirs_exist_ok=True)
     with atomic_folder(folder / "data", replace=True) as into:
         for name, file in files.items():
             shutil.copyfile(file, into / f"{name}.jsonl")
+    for earlier in ("run", "adapter"):
+        shutil.rmtree(folder / earlier, ignore_errors=True)
     write_json(folder / RECORD, made_from)
 
 
@@ -410,15 +420,22 @@ def _compared(
 
 def _prompts(bundle: Bundle, state: Path, valid: Path) -> Iterator[tuple[Prompt, str, str]]:
     """Yield the first prompts of a file: model input, text to show, completion in the data."""
-    with valid.open(encoding="utf-8") as file:
-        texts = [json.loads(line) for line, _ in zip(file, range(_SHOWN), strict=False)]
-    if "text" in texts[0]:
-        for one in texts:
+    with valid.open(encoding="utf-8-sig") as content:
+        lines = list(itertools.islice(content, _SHOWN))
+    examples = [json.loads(line) for line in lines]
+    for one in examples:
+        if "text" in one:
             words = one["text"].split()
             start = " ".join(words[:_FIRST_WORDS])
             yield Prompt(start), start, " ".join(words[_FIRST_WORDS:])
+    others = [line for line, one in zip(lines, examples, strict=True) if "text" not in one]
+    if not others:
         return
-    for line in prompts_of(valid)[:_SHOWN]:
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8") as file:
+        file.writelines(others)
+        file.flush()
+        read = prompts_of(Path(file.name))
+    for line in read:
         prompt = prompt_of(line)
         expected = next(iter(line["answers"]), "")
         if prompt.messages:

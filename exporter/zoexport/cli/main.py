@@ -211,7 +211,7 @@ def _quiet_libraries(debug: bool) -> None:
 
 def _as_our_error(error: BaseException) -> tuple[ZoExportError, int]:
     """Return any failure as an error with a message, and its exit code."""
-    if isinstance(error, Cancelled) and error.where.startswith("step "):
+    if isinstance(error, Cancelled) and error.found == STOPPED and error.where.startswith("step "):
         fix = "Progress is saved; run the same command to continue."
         error = Cancelled(error.where, found=error.found, expected=error.expected, fix=fix)
     if isinstance(error, ZoExportError):
