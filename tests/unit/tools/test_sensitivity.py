@@ -279,7 +279,7 @@ def make(model: Path, output: Path, **arguments: Any) -> dict[str, Any]:
         ({"densty": "0.1"}, "Did you mean 'density'"),
         (
             {"kind": "random", "scope": "layer", "density": "1e-4"},
-            "layers.0.self_attn.k_proj.weight with 32 x 64 weights, of which density 0.0001 chooses",
+            "layers.0.self_attn.k_proj.weight with 32 x 64 weights; density 0.0001 chooses none",
         ),
     ],
 )
