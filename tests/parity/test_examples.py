@@ -47,6 +47,12 @@ def test_python_example(compiler: Compiler, data: Path, tmp_path: Path) -> None:
     assert (tmp_path / "run" / "adapter" / "adapter_model.safetensors").is_file()
 
 
+def test_add_a_method(compiler: Compiler, data: Path, tmp_path: Path) -> None:
+    script = EXAMPLES / "add_a_method" / "train.py"
+    out = checked(sys.executable, script, compiler.model("llama"), data, tmp_path / "run")
+    assert "parity: losses differ by at most" in out and "after 20 steps" in out
+
+
 def test_c_example(compiler: Compiler, data: Path, tmp_path: Path) -> None:
     program, library = tmp_path / "train", native_folder()
     source, include = EXAMPLES / "c" / "train.c", ROOT / "runtime_ops" / "include"

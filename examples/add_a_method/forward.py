@@ -12,11 +12,14 @@ from zoexport.methods import methods
 
 @dataclasses.dataclass(frozen=True)
 class ForwardConfig(LoraSettings):
+    """Settings of the method; its command-line flags and checks come from them."""
+
     directions: int = setting(2, at_least=1, help="of each group, beside a probe without a move")
     eps: float = setting(1e-2, above=0, phase="run", help="perturbation scale")
 
 
 def passes(config: ForwardConfig, targets: list[str]) -> list[Pass]:
+    """Return the rewrites of the captured graph, in order."""
     from zoexport.methods.split import split_passes
     from zoexport.methods.steps import blocks
 
@@ -25,6 +28,7 @@ def passes(config: ForwardConfig, targets: list[str]) -> list[Pass]:
     return [*split_passes(config, targets), step]
 
 
+NAME = "forward"
 summary = "forward differences, over the last layer and over those before it"
-reference = "tests.support.added.reference:ForwardReference"
-methods.register("forward", Method("forward", summary, ForwardConfig, passes, reference))
+reference = "forward_reference:ForwardReference"
+methods.register(NAME, Method(NAME, summary, ForwardConfig, passes, reference))

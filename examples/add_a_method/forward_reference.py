@@ -1,4 +1,4 @@
-"""The method of ``method.py`` in plain PyTorch, one forward pass after another."""
+"""The method of ``forward.py`` in plain PyTorch, one forward pass after another."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ class ForwardReference(AdaptersOrWeightsReference):
     """B of every adapter; those of the last layer are the second group."""
 
     def differences(self, batch: Sequence[Any]) -> tuple[list[float], list[float]]:
+        """Return the losses of a step in the order of evaluation, and the differences per query."""
         count, eps = self.config.directions, self.config.eps
         means, losses, second = [], [], []
         for outer in range(count + 1):
@@ -29,6 +30,7 @@ class ForwardReference(AdaptersOrWeightsReference):
         return losses, [(mean - means[0]) / eps for mean in means[1:]] + second
 
     def updated(self, name: str, gradients: Sequence[float], learning_rate: float) -> Tensor:
+        """Return a weight after the step, from the differences of its own group."""
         count = self.config.directions
         own = gradients[count:] if self._in_second(name) else gradients[:count]
         return super().updated(name, own, learning_rate)
