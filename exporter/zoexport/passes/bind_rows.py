@@ -148,7 +148,11 @@ class _Binder:
             for dim, size in enumerate(value.shape)
             if isinstance(size, torch.SymInt) and self.symbol in size.node.expr.free_symbols
         ]
-        if not batched or (have == 1 and is_call(reader, *_BROADCASTS)):
+        if not batched:
+            return copied
+        # One row broadcasts, unless its dimension holds the row's tokens too.
+        one = all(value.shape[dim].node.expr == self.symbol for dim in batched)
+        if have == 1 and one and is_call(reader, *_BROADCASTS):
             return copied
         if batched != [0]:
             raise VerifyError(

@@ -78,3 +78,23 @@ def test_labels_stay_dynamic() -> None:
     labels = outputs["label_logprobs"].shape
     assert labels[0] == COPIES
     assert labels[1] == Dim("labels", 1, ROWS * SEQ)
+
+
+class _Flattened(_Body):
+    """Adds positions to hidden states whose rows and tokens share a dimension, as OPT's layers do."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows, length = x.shape[:2]
+        positions = torch.arange(length).expand(rows, length).reshape(-1, 1).float()
+        flat = self.adapted(self.before(x).reshape(-1, WIDTH)) + positions
+        return self.after(flat.reshape(rows, length, WIDTH))
+
+
+def test_rows_that_share_a_dimension_are_repeated() -> None:
+    program = _bound(_Flattened()).programs["train"]
+    sums = [
+        tuple(node.meta["val"].shape)
+        for node in program.module.graph.nodes
+        if "add.Tensor" in str(node.target)
+    ]
+    assert (ROWS * COPIES * SEQ, WIDTH) in sums
