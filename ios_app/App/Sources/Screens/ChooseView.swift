@@ -26,18 +26,18 @@ struct ChooseView: View {
             }
             Section {
                 picker("File", $data, of: model.dataFiles)
-                picker("Held out, to choose the best step by", $heldOut, of: model.dataFiles)
+                picker("Validation file, which selects the best step", $heldOut, of: model.dataFiles)
                 Button("Copy a JSON Lines file into the app") { pick(.data) }
                 Button("Type examples") { isTyping = true }
                 Button("Delete examples and training", role: .destructive) { isDeleting = true }
             } header: {
                 Text("Examples")
             } footer: {
-                Text("Examples stay on this phone. What is trained may contain parts of them.")
+                Text("Your examples stay on this phone. The trained adapter may contain parts of them.")
             }
             Section("Training") {
                 Stepper("\(steps.formatted()) steps", value: $steps, in: 10...10_000, step: 10)
-                TextField("Learning rate (empty: the bundle’s)", value: $rate, format: .number)
+                TextField("Learning rate (leave empty for the bundle’s)", value: $rate, format: .number)
                     .keyboardType(.decimalPad)
             }
             Button("Choose") {

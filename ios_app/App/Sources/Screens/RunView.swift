@@ -19,13 +19,13 @@ struct RunView: View {
                 if let request = screen.request {
                     LabeledContent("Bundle", value: request.bundle.lastPathComponent)
                     LabeledContent("Examples", value: view.examples.formatted())
-                    if view.shortened > 0 { LabeledContent("Shortened", value: view.shortened.formatted()) }
+                    if view.shortened > 0 { LabeledContent("Truncated", value: view.shortened.formatted()) }
                     ProgressView(value: Double(view.step), total: Double(max(request.steps, view.step, 1))) {
                         Text("\(view.step.formatted()) of \(request.steps.formatted()) steps")
                     }
                 }
                 if let left = view.secondsLeft {
-                    LabeledContent("Left", value: Duration.seconds(left).formatted(.time(pattern: .minuteSecond)))
+                    LabeledContent("Remaining", value: Duration.seconds(left).formatted(.time(pattern: .minuteSecond)))
                 }
             }
             Section("Loss") {
@@ -35,7 +35,7 @@ struct RunView: View {
                     }
                     ForEach(view.evaluations, id: \.step) { evaluation in
                         if let loss = evaluation.loss {
-                            PointMark(x: .value("Step", evaluation.step), y: .value("Held out", loss))
+                            PointMark(x: .value("Step", evaluation.step), y: .value("Validation", loss))
                         }
                     }
                 }
@@ -47,7 +47,7 @@ struct RunView: View {
             }
             Section {
                 if screen.canResume {
-                    Button("Go on") { model.goOn() }
+                    Button("Resume") { model.goOn() }
                 } else {
                     Button("Start") { model.start() }.disabled(!screen.canStart)
                 }
@@ -58,8 +58,8 @@ struct RunView: View {
         .confirmationDialog(
             screen.question?.description ?? "", isPresented: .constant(screen.question != nil), titleVisibility: .visible
         ) {
-            Button("Go on from there") { model.start(.goOn) }
-            Button("Begin anew", role: .destructive) { model.start(.anew) }
+            Button("Continue from this run") { model.start(.goOn) }
+            Button("Start over", role: .destructive) { model.start(.anew) }
         }
     }
 }

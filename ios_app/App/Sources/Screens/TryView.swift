@@ -12,22 +12,22 @@ struct TryView: View {
         Form {
             ForEach(model.screen.talk) { exchange in
                 Section(exchange.question) {
-                    LabeledContent("With what was trained") { Text(exchange.trained).textSelection(.enabled) }
-                    LabeledContent("Without it") { Text(exchange.untrained).textSelection(.enabled) }
+                    LabeledContent("Trained") { Text(exchange.trained).textSelection(.enabled) }
+                    LabeledContent("Untrained") { Text(exchange.untrained).textSelection(.enabled) }
                 }
             }
             Section {
-                TextField("What the model is asked", text: $question, axis: .vertical)
+                TextField("Your question", text: $question, axis: .vertical)
                 Button("Ask") { ask() }.disabled(question.isEmpty)
                 Button("New conversation") { model.hush() }.disabled(model.screen.talk.isEmpty)
             }
             .disabled(isAsking || model.screen.isActive)
             Section {
-                Button("Make PEFT’s files") { share(.peft) }
-                Button("Make llama.cpp’s file") { share(.gguf) }
+                Button("Export for PEFT") { share(.peft) }
+                Button("Export for llama.cpp") { share(.gguf) }
                 if let shared { ShareLink("Share the adapter", item: shared) }
             } footer: {
-                Text("Whoever gets the adapter gets what it learned from the examples.")
+                Text("Anyone with the adapter can recover what it learned from your examples.")
             }
             .disabled(model.screen.view.step == 0 || model.screen.isActive)
         }

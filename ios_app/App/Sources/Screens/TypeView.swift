@@ -24,15 +24,15 @@ struct TypeView: View {
                                 }
                                 TextField(title(messages[index].role), text: content, axis: .vertical)
                             }
-                            Button("One more turn") { example.addTurn() }
+                            Button("Add a turn") { example.addTurn() }
                         } else {
                             TextField("Prompt", text: $example.prompt, axis: .vertical)
                             TextField("Completion", text: $example.completion, axis: .vertical)
                         }
                     }
                 }
-                Button("One more example") { examples.append(TypedExample()) }
-                Button("One more conversation") { examples.append(.conversation) }
+                Button("Add an example") { examples.append(TypedExample()) }
+                Button("Add a conversation") { examples.append(.conversation) }
             }
             .toolbar {
                 ToolbarItem(placement: .cancellationAction) { Button("Cancel") { dismiss() } }

@@ -10,15 +10,15 @@ extension JobView {
         case .preparing: words("Preparing")
         case .evaluating: words("Evaluating")
         case .training: words("Training")
-        case .failed: words("It failed")
+        case .failed: words("Failed")
         case .done: words("Done")
         case .waiting, .paused:
             switch reason {
             case .none, .asked: words("Paused")
-            case .heat: words("Waiting: the device is too warm")
+            case .heat: words("Waiting: the phone is too hot")
             case .battery: words("Waiting: the battery is low")
-            case .disk: words("Waiting: the disk is full")
-            case .memory: words("Paused: memory is short")
+            case .disk: words("Waiting: storage is full")
+            case .memory: words("Paused: memory is low")
             case .background: words("Paused in the background")
             }
         }
