@@ -23,6 +23,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := exporter/zoexport/_native
 AARCH64 := build/aarch64
+MACOS := build/macos
 MACHINE := $(shell uname -m)
 # As old as the dependencies' own wheels (docs/installing.md).
 MANYLINUX := manylinux_2_28
@@ -53,7 +54,7 @@ SOURCES := $(shell find runtime_ops graphs/golden graphs/schema tests/cpp cmake 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup test-tiny programs device-runner site demo bench bench-mebp bench-models bench-curves bench-generate bench-mlx bench-packing report-convergence report-masks report-learning \
-  wheel wheel-aarch64 sdist lock sbom report-activations report-rounded-inputs report-directions report-quzo report-federated test test-all test-python test-rest test-sweep sweep test-unit \
+  wheel wheel-aarch64 wheel-macos release sdist lock sbom report-activations report-rounded-inputs report-directions report-quzo report-federated test test-all test-python test-rest test-sweep sweep test-unit \
   test-aarch64 test-sanitized test-sanitized-session fuzz test-federation test-cpp test-kotlin test-swift lint check format clean tools-changed
 
 help: ## Show this list
@@ -210,6 +211,11 @@ wheel-aarch64: setup $(AARCH64)/.built build/glibc-aarch64/.written ## The same 
 	$(WHEEL) --config-settings build-dir=$(AARCH64)/native --config-settings wheel.tags=py3-none-$(MANYLINUX)_aarch64 \
 	  --config-settings cmake.define.ZOEXPORT_GLIBC="$(abspath build/glibc-aarch64)"
 
+wheel-macos: $(MACOS)/.built ## The same for Apple silicon, compiled here by Zig's Clang and not run
+	$(WHEEL) --config-settings build-dir=$(MACOS)/native --config-settings wheel.tags=py3-none-macosx_14_0_arm64 \
+	  --config-settings cmake.define.CMAKE_TOOLCHAIN_FILE="$(abspath cmake/arm64-macos.cmake)"
+	$(BIN)/python cmake/check_macos_wheel.py dist/zoexport-*macosx*.whl
+
 sdist: $(VENV)/.packages ## Build dist/*.tar.gz
 	$(BIN)/python -c "from scikit_build_core.build import build_sdist; print(build_sdist('dist'))"
 
@@ -225,6 +231,22 @@ sbom: $(VENV)/.packages $(VENV)/.release ## Write dist/zoexport.cdx.json: what a
 	{ cat requirements/wheel.txt cmake/monocypher.txt cmake/pcre2.txt; $(BIN)/pip freeze | grep nlohmann-json; } | \
 	  $(BIN)/cyclonedx-py requirements --output-reproducible --pyproject build/pyproject.toml --mc-type library \
 	  --output-file dist/zoexport.cdx.json -
+
+# A clone has what is committed and nothing else.
+release: ## Build and check all files of a release in a clean clone of HEAD, and copy them to dist/ (an hour)
+	@test -z "$$(git status --porcelain)" || { echo "error: this checkout has changes. Commit them; a release is a commit." >&2; exit 1; }
+	rm -rf build/release dist
+	git clone --quiet . build/release
+	$(MAKE) -C build/release dist/SHA256SUMS
+	cp -r build/release/dist .
+
+# The tests build the wheels once more, install one without a compiler, and train with it; the bytes are the same.
+dist/SHA256SUMS: wheel wheel-aarch64 wheel-macos sdist sbom device-runner
+	$(BIN)/python -m pytest tests/slow/test_wheel.py tests/aarch64/test_wheel.py $(PYTEST_ARGS)
+	$(BIN)/zoexport device runner -o $(AARCH64)/runner --force
+	tar -C $(AARCH64) --sort=name --owner=0 --group=0 --mtime=@$$(git log -1 --format=%ct) -czf dist/zoexport-runner-aarch64.tar.gz runner
+	awk '/^## /{found = $$2 == version} found' version="$$($(BIN)/python -c 'import zoexport; print(zoexport.__version__)')" CHANGELOG.md >dist/NOTES.md
+	cd dist && sha256sum * >SHA256SUMS
 
 test-swift: programs ## Run the Swift host's tests only (needs Swift, or .ci/install-swift)
 	$(BIN)/python -m pytest tests/swift $(PYTEST_ARGS)
@@ -307,15 +329,26 @@ build/.programs: build/.installed
 	$(BIN)/cmake --install build --prefix "$(abspath $(NATIVE))" --component tests
 	@touch $@
 
-# The same release as the one in .venv, for the other architecture: its libraries and headers, no Python, so that of
-# which Python it is for is all the same.
-$(AARCH64)/.executorch: $(VENV)/.packages cmake/executorch.txt
-	rm -rf $(AARCH64)/wheel $(AARCH64)/package
+# The same release as the one in .venv, for another machine: its libraries and headers, no Python, so that of which Python it
+# is for is all the same.
+$(AARCH64)/.executorch: PLATFORM := manylinux_2_28_aarch64
+$(MACOS)/.executorch: PLATFORM := macosx_14_0_arm64
+build/%/.executorch: $(VENV)/.packages cmake/executorch.txt
+	rm -rf $(@D)/wheel $(@D)/package
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
-	  --python-version 3.12 --implementation cp --platform manylinux_2_28_aarch64 --dest $(AARCH64)/wheel \
+	  --python-version 3.12 --implementation cp --platform $(PLATFORM) --dest $(@D)/wheel \
 	  --require-hashes -r cmake/executorch.txt
-	$(BIN)/python -m zipfile -e $(AARCH64)/wheel/*.whl $(AARCH64)/package
-	rm -rf $(AARCH64)/wheel
+	$(BIN)/python -m zipfile -e $(@D)/wheel/*.whl $(@D)/package
+	rm -rf $(@D)/wheel
+	@touch $@
+
+$(MACOS)/.built: $(MACOS)/.executorch $(VENV)/.release CMakeLists.txt cmake/arm64-macos.cmake $(SOURCES)
+	$(BIN)/cmake -S . -B $(MACOS)/native -G Ninja -DCMAKE_BUILD_TYPE=Release \
+	  -DCMAKE_TOOLCHAIN_FILE="$(abspath cmake/arm64-macos.cmake)" \
+	  -DCMAKE_MAKE_PROGRAM="$(abspath $(BIN)/ninja)" \
+	  -DPython3_EXECUTABLE="$(abspath $(BIN)/python)" \
+	  -DEXECUTORCH_PREFIX="$(abspath $(MACOS)/package/executorch)"
+	$(BIN)/cmake --build $(MACOS)/native --parallel $(JOBS) --target wheel
 	@touch $@
 
 $(AARCH64)/.configured: $(AARCH64)/.executorch CMakeLists.txt cmake/aarch64-linux-gnu.cmake

@@ -65,6 +65,9 @@ print(json.dumps(answer))
 """
 
 
+_UNVERIFIED = "unverified: this package was compiled for macOS on Linux, and no Mac has run it"
+
+
 @dataclasses.dataclass(frozen=True)
 class Check:
     """One thing that was looked at. ``status`` is ok, missing (training needs it) or optional."""
@@ -82,7 +85,7 @@ def examine() -> dict[str, Any]:
     devices = _vulkan() if native.status == "ok" else ()
     checks = [
         Check("zoexport", "ok", __version__),
-        _python(),
+        *_python(),
         *_packages(),
         native,
         _qnn(),
@@ -120,9 +123,11 @@ def _command(checks: list[Check]) -> str | None:
     return " && ".join(commands) or None
 
 
-def _python() -> Check:
+def _python() -> Iterator[Check]:
     found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    return Check("python", "ok", found)
+    yield Check("python", "ok", found)
+    if sys.platform == "darwin":
+        yield Check("macos", "optional", _UNVERIFIED, "Report what fails; Linux is tested.")
 
 
 def _packages() -> Iterator[Check]:
