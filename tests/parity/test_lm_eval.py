@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lm_eval import simple_evaluate
 from lm_eval.api.instance import Instance
-from lm_eval.api.registry import get_model
+from lm_eval.api.registry import Registry, get_model
 from lm_eval.tasks import TaskManager
 
 import zoexport.run.lm_eval  # noqa: F401 - registers the model
@@ -110,6 +111,16 @@ def test_completions_are_those_of_transformers(case: Case) -> None:
     ours = case.ours(task)[task]
     assert len(set(ours)) > ITEMS // 2
     assert ours == case.theirs(task, max_length=case.context)[task]
+
+
+def test_entry_point_is_the_registered_class() -> None:
+    """lm_eval's registry refuses a name that two different paths claim."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    (point,) = project["entry-points"]["lm_eval.models"].items()
+    registry: Registry[Any] = Registry("model")
+    registry.register(point[0], target=point[1])
+    registry.register(point[0])(get_model("zoexport"))
+    assert registry.get(point[0]) is get_model("zoexport")
 
 
 def test_greedy_continuations_are_recognized(case: Case) -> None:
