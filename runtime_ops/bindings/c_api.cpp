@@ -327,6 +327,24 @@ zo_status zo_session_evaluate(zo_session* session, const zo_dataset* dataset, zo
   });
 }
 
+zo_status zo_session_score(zo_session* session, const zo_dataset* dataset, zo_on_part on_part, void* user,
+                           char** scores, zo_error* error) {
+  return with_session(session, error, [&](zoexport::Session& impl) -> Status {
+    ZO_REQUIRE(dataset);
+    ZO_REQUIRE(scores);
+    session->cancelled = false;
+    ZO_ASSIGN(scored, impl.score(dataset->impl, parts_of(session, on_part, user)));
+    json found = json::array();
+    for (const auto& example : scored) {
+      json& candidates = found.emplace_back(json::array());
+      for (const zoexport::CandidateScore& one : example) {
+        candidates.push_back({{"logprob", one.logprob}, {"labels", one.labels}, {"argmax", one.argmax}});
+      }
+    }
+    return give(found, scores);
+  });
+}
+
 zo_status zo_session_read_slot(zo_session* session, const char* name, int32_t which, void* values, size_t bytes,
                                zo_error* error) {
   return with_slot(session, name, values, bytes, error, [&](zoexport::Session& impl, size_t slot) -> Status {

@@ -13,6 +13,7 @@
 #include "session/adapters/adapter.h"
 #include "session/chat/chat.h"
 #include "session/data/dataset.h"
+#include "session/data/loss.h"
 #include "session/generate/generator.h"
 #include "session/manifest/bundle_files.h"
 #include "session/manifest/manifest.h"
@@ -124,6 +125,8 @@ class Session {
   Result<Evaluation> evaluate(const Dataset& dataset, const GoOn& go_on) {
     return or_fall_back([&] { return evaluate_on(dataset, go_on); });
   }
+  // Score every candidate of all examples; `go_on` receives the number of examples done.
+  Result<std::vector<std::vector<CandidateScore>>> score(const Dataset& dataset, const GoOn& go_on);
   // Notice that the bundle's own engine failed and another one is in use; else empty.
   const std::string& notice() const { return notice_; }
   // Generate a response. Caches and the tokenizer may be kept for the next prompt, until a step or forget().
@@ -182,7 +185,9 @@ class Session {
   Status begin_run(uint64_t total_steps, const Dataset* dataset);
   // Make the same check if no step will be taken, without recording anything.
   Status check_run(const Dataset& dataset) const;
-  // Check that the bundle and the configured loss can use these examples.
+  // Check that the bundle's programs can read these examples.
+  Status check_tokens(const Dataset& dataset) const;
+  // Also check that the configured loss can use them.
   Status check_dataset(const Dataset& dataset) const;
   // Return the slots with the pending update applied; between steps the memory of the next values is free for this.
   Result<StateValues> finished();
@@ -191,6 +196,9 @@ class Session {
   // Score each candidate of these examples with the bundle's own values.
   Result<std::vector<double>> score_reference(const Dataset& dataset, const uint64_t* indices, size_t count,
                                               const GoOn& go_on);
+  // Score every candidate of `count` examples under these values, by example.
+  Result<std::vector<std::vector<CandidateScore>>> score_with(const StateValues& state, const Dataset& dataset,
+                                                              const uint64_t* indices, size_t count, const GoOn& go_on);
   // Like score_reference(), but use the dataset's `known` scores if not null; empty for losses without a reference.
   Result<std::vector<double>> reference_of(const Dataset& dataset, const uint64_t* indices, size_t count,
                                            const ReferenceScores* known, const GoOn& go_on);

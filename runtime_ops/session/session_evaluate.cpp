@@ -24,32 +24,51 @@ const ReferenceScores* Session::find_reference(const RunData& data) const {
   return found == references_.end() ? nullptr : &*found;
 }
 
-Result<std::vector<double>> Session::score_reference(const Dataset& dataset, const uint64_t* indices, size_t count,
-                                                     const GoOn& go_on) {
-  const StateValues bundled = untrained();
-  std::vector<double> scores;
+Result<std::vector<std::vector<CandidateScore>>> Session::score_with(const StateValues& state, const Dataset& dataset,
+                                                                     const uint64_t* indices, size_t count,
+                                                                     const GoOn& go_on) {
+  std::vector<std::vector<CandidateScore>> scores;
   for (size_t begin = 0; begin < count; begin += kEvaluationGroup) {
     const size_t part = std::min(kEvaluationGroup, count - begin);
     ZO_ASSIGN(layout, lay_out(dataset, indices + begin, part, /*all_candidates=*/true, evaluator_->limits()));
-    CandidateScores found(layout);
+    CandidateScores sums(layout);
+    std::vector<uint32_t> argmax(layout.labels.size(), 0);
     for (size_t done = 0; done < layout.calls.size(); ++done) {
       if (go_on && !go_on(begin + part * done / layout.calls.size(), count)) {
         return not_evaluated();
       }
+      const Call& call = layout.calls[done];
       CallScalars scalars;
       scalars.seed = run_.seed();
-      ZO_TRY(evaluator_->run(layout.calls[done], scalars, *slots_, bundled, /*next=*/false));
-      found.add(layout.calls[done], evaluator_->logprobs(0));
+      ZO_TRY(evaluator_->run(call, scalars, *slots_, state, /*next=*/false));
+      sums.add(call, evaluator_->logprobs(0));
+      for (size_t i = 0; i < call.owners.size(); ++i) {
+        argmax[call.owners[i]] += evaluator_->is_argmax()[i] > 0.5f ? 1 : 0;
+      }
     }
-    for (size_t i = 0; i < layout.examples.size(); ++i) {
-      const auto first = found.sums().begin() + layout.examples[i].first;
-      if (!std::all_of(first, first + layout.examples[i].count, [](double score) { return std::isfinite(score); })) {
-        return Failure{ZO_DATA_ERROR, "example " + std::to_string(indices[begin + i]),
+    for (const Layout::Example& example : layout.examples) {
+      std::vector<CandidateScore>& found = scores.emplace_back();
+      for (uint32_t i = example.first; i < example.first + example.count; ++i) {
+        found.push_back({sums.sums()[i], layout.labels[i], argmax[i]});
+      }
+    }
+  }
+  return scores;
+}
+
+Result<std::vector<double>> Session::score_reference(const Dataset& dataset, const uint64_t* indices, size_t count,
+                                                     const GoOn& go_on) {
+  ZO_ASSIGN(scored, score_with(untrained(), dataset, indices, count, go_on));
+  std::vector<double> scores;
+  for (size_t i = 0; i < count; ++i) {
+    for (const CandidateScore& one : scored[i]) {
+      if (!std::isfinite(one.logprob)) {
+        return Failure{ZO_DATA_ERROR, "example " + std::to_string(indices[i]),
                        "a score of the reference model that is not finite", "finite log-probabilities of both answers",
                        "Remove the example, or use loss=orpo, which has no reference model."};
       }
+      scores.push_back(one.logprob);
     }
-    scores.insert(scores.end(), found.sums().begin(), found.sums().end());
   }
   return scores;
 }
@@ -172,6 +191,16 @@ Result<Evaluation> Session::evaluate_on(const Dataset& dataset, const GoOn& go_o
   result.token_accuracy = static_cast<double>(argmax) / static_cast<double>(labels);
   result.margin = of_pairs(objective.loss) ? margin / static_cast<double>(dataset.size()) : std::nan("");
   return result;
+}
+
+Result<std::vector<std::vector<CandidateScore>>> Session::score(const Dataset& dataset, const GoOn& go_on) {
+  return or_fall_back([&]() -> Result<std::vector<std::vector<CandidateScore>>> {
+    ZO_TRY(check_tokens(dataset));
+    ZO_ASSIGN(state, finished());
+    std::vector<uint64_t> all(dataset.size());
+    std::iota(all.begin(), all.end(), 0);
+    return score_with(state, dataset, all.data(), all.size(), go_on);
+  });
 }
 
 }  // namespace zoexport

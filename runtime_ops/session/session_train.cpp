@@ -40,7 +40,7 @@ Failure refused(const Record& record, const std::string& found, const std::strin
 
 // --- Steps, training and evaluation ----------------------------------------------------------------------------------
 
-Status Session::check_dataset(const Dataset& dataset) const {
+Status Session::check_tokens(const Dataset& dataset) const {
   const std::string fix = "Tokenize the data for this bundle.";
   if (dataset.size() == 0) {
     return Failure{ZO_DATA_ERROR, "examples", "none", "at least one", "Add examples."};
@@ -56,6 +56,11 @@ Status Session::check_dataset(const Dataset& dataset) const {
     return Failure{ZO_DATA_ERROR, "examples", "token " + std::to_string(dataset.largest_token()),
                    "tokens below vocab_size = " + std::to_string(manifest_.vocab_size), fix};
   }
+  return {};
+}
+
+Status Session::check_dataset(const Dataset& dataset) const {
+  ZO_TRY(check_tokens(dataset));
   const int32_t loss = run_.loss();
   for (size_t i = 0; compares(loss) && i < dataset.size(); ++i) {
     const size_t candidates = dataset.candidates(i);

@@ -109,7 +109,8 @@ class Host {
                      : ZO_OK;
       }
       case 15:
-        return zo_session_evaluate(session_, dataset_, nullptr, nullptr, result(), error);
+        return numbers_.byte() % 2 == 0 ? zo_session_evaluate(session_, dataset_, nullptr, nullptr, result(), error)
+                                        : zo_session_score(session_, dataset_, nullptr, nullptr, result(), error);
       case 16: {
         Array<float> values(numbers_, count());
         return zo_session_read_slot(session_, name(), numbers_.byte() % 4, values.get(), 4 * values.count(), error);

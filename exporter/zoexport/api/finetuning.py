@@ -38,6 +38,7 @@ from zoexport.core.trust import ANYONE
 from zoexport.core.version import __version__
 from zoexport.data.sources import Data, DataSource, as_file
 from zoexport.run.generate import Generator, Prompt, asked, generator, prompt_of
+from zoexport.run.hub import push_to_hub, write_card
 from zoexport.run.results import Evaluated, Exported, Generated, Trained
 from zoexport.session.data import prompts_of
 
@@ -128,6 +129,20 @@ class Run:
     def export(self, path: StrPath, format: str | None = None, **options: Any) -> Exported:
         """Export the adapter; for the arguments see :meth:`zoexport.Bundle.export_adapter`."""
         return self.bundle.export_adapter(path, state=self.state, format=format, **options)
+
+    def push_to_hub(self, repo: str, *, private: bool = False, token: str | None = None) -> str:
+        """Upload the adapter with a model card to the Hugging Face Hub, and return its address.
+
+        Args:
+            repo: repository, ``owner/name``; created if needed.
+            private: whether a new repository is private.
+            token: access token; None: the token of ``hf auth login`` or ``HF_TOKEN``.
+
+        Raises:
+            ConfigError: no login, or no permission to write there.
+        """
+        write_card(self.adapter, self.bundle, state=self.state, repo=repo)
+        return push_to_hub(self.adapter, repo, private=private, token=token)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the keys of ``finetune --json``."""
@@ -241,6 +256,7 @@ def finetune(
         comparisons = _compared(bundle, folder / "run", valid, max_new_tokens)
     phase("exporting the adapter", None)
     bundle.export_adapter(folder / "adapter", state=folder / "run", force=True)
+    write_card(folder / "adapter", bundle, state=folder / "run")
     return Run(folder, bundle, trained, comparisons, resumed)
 
 

@@ -53,13 +53,25 @@ def exporting(function: F) -> F:
 
 
 def write_adapter(
-    bundle: Bundle, kind: str | None, output: Path, as_json: bool, **given: Any
+    bundle: Bundle,
+    kind: str | None,
+    output: Path,
+    as_json: bool,
+    push_to_hub: str | None = None,
+    **given: Any,
 ) -> None:
     """Write an adapter with the options of :func:`exporting` and print a summary."""
+    from zoexport.run import hub
+
     with output_of_libraries():
         found = bundle.export_adapter(output, format=kind, **given)
-    result = found.as_dict()
-    rows = [(name, result[name]) for name in ("adapter", "steps", "tensors")]
+        result = found.as_dict()
+        if push_to_hub is not None:
+            state, last = given["state"], given["last"]
+            hub.write_card(output, bundle, state=state, repo=push_to_hub, last=last)
+            result["url"] = hub.push_to_hub(output, push_to_hub)
+    names = ("adapter", "steps", "tensors", "url")
+    rows = [(name, result[name]) for name in names if name in result]
     emit(result, [f"Exported as {result['format']}.", *table(rows)], as_json=as_json)
 
 
@@ -72,6 +84,11 @@ def adapter() -> None:
 @options.bundle
 @click.option("--state", type=options.PATH, help="Trained state. Default: the bundle as compiled.")
 @options.last
+@click.option(
+    "--push-to-hub",
+    metavar="REPO",
+    help="Also upload the folder with a model card to this repository of the Hugging Face Hub.",
+)
 @exporting
 def export(**given: Any) -> None:
     """Write the adapter of a state of BUNDLE, with the pending update applied.

@@ -230,6 +230,7 @@ _VERBS: dict[str, tuple[object, ...]] = {
     "zo_session_train": (_HANDLE, _HANDLE, _HANDLE, _TEXT, POINTER(TrainCallbacks)),
     "zo_session_evaluations": (_HANDLE, _OUT),
     "zo_session_evaluate": (_HANDLE, _HANDLE, ON_PART, c_void_p, _OUT),
+    "zo_session_score": (_HANDLE, _HANDLE, ON_PART, c_void_p, _OUT),
     "zo_session_generate": (_HANDLE, _TEXT, ON_TOKEN, ON_TEXT, c_void_p, _OUT),
     "zo_session_forget": (_HANDLE,),
     "zo_session_load_adapter": (_HANDLE, _TEXT, _TEXT),

@@ -37,6 +37,7 @@ from zoexport.session.types import (
     OnToken,
     Record,
     Sampling,
+    Score,
     SlotInfo,
     Step,
     StepEvaluation,
@@ -304,6 +305,35 @@ class Session(abi.Handle):
                 result=True,
             )
         return Evaluation(**found)
+
+    def score(self, dataset: Dataset, on_part: OnPart | None = None) -> list[list[Score]]:
+        """Return the log-likelihood of every candidate of each example.
+
+        The master weights score, including the pending update. The configured loss has no effect.
+
+        Args:
+            on_part: called with the number of examples done, about twenty times a second.
+
+        Raises:
+            DataError: the dataset is empty, or does not fit the bundle.
+            Cancelled: Ctrl-C, :meth:`cancel`, or ``on_part`` returned True.
+        """
+        with abi.stoppable() as callback:
+            found = self._invoke(
+                *("zo_session_score", self.handle, dataset.handle),
+                *(callback(abi.ON_PART, on_part), None),
+                result=True,
+            )
+        return [
+            [
+                Score(
+                    math.nan if one["logprob"] is None else one["logprob"],
+                    one["argmax"] == one["labels"],
+                )
+                for one in example
+            ]
+            for example in found
+        ]
 
     def generate(
         self,

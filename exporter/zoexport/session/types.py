@@ -115,6 +115,19 @@ class Evaluation:
 
 
 @dataclasses.dataclass(frozen=True)
+class Score:
+    """Log-likelihood of a candidate.
+
+    Attributes:
+        logprob: sum of the log-probabilities of its labels; nan unless it is finite.
+        greedy: whether every label is the likeliest token.
+    """
+
+    logprob: float
+    greedy: bool
+
+
+@dataclasses.dataclass(frozen=True)
 class StepEvaluation:
     """An entry of ``evaluations`` in ``train --json``.
 

@@ -253,7 +253,7 @@ ZO_API zo_status zo_session_train(zo_session* session, const zo_dataset* dataset
 ZO_API zo_status zo_session_evaluations(zo_session* session, char** evaluations, zo_error* error);
 
 /* Ends a running zo_session_train, from any thread or from a signal handler: it finishes its step, saves, and returns
- * ZO_CANCELLED. Also ends zo_session_evaluate and zo_session_generate. Does nothing if none runs. The session must not
+ * ZO_CANCELLED. Also ends zo_session_evaluate, _score and _generate. Does nothing if none runs. The session must not
  * be closed meanwhile. */
 ZO_API void zo_session_cancel(zo_session* session);
 
@@ -261,6 +261,12 @@ ZO_API void zo_session_cancel(zo_session* session);
  * "margin", "examples"}. Changes no state. `on_part` gets examples and may be NULL. */
 ZO_API zo_status zo_session_evaluate(zo_session* session, const zo_dataset* dataset, zo_on_part on_part, void* user,
                                      char** evaluation, zo_error* error);
+/* Scores every candidate with the weights, the pending update applied: [[{"logprob", "labels", "argmax"}]], a list of
+ * candidates for each example. `logprob` is the sum of the log-probabilities of the labels, null unless it is finite;
+ * `argmax` is the number of labels that are the likeliest token. Changes no state. `on_part` gets examples and may be
+ * NULL. */
+ZO_API zo_status zo_session_score(zo_session* session, const zo_dataset* dataset, zo_on_part on_part, void* user,
+                                  char** scores, zo_error* error);
 
 /* ---- generation ---------------------------------------------------------------------------------------------- */
 

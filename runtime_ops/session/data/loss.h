@@ -9,6 +9,13 @@
 
 namespace zoexport {
 
+// Score of a candidate: the sum of its labels' log-probabilities, and how many of its labels are the likeliest token.
+struct CandidateScore {
+  double logprob = 0;
+  uint32_t labels = 0;
+  uint32_t argmax = 0;
+};
+
 // The log-probabilities of one copy of the model, summed by candidate. Losses of pairs need
 // examples of two candidates, and ZO_LOSS_DPO the layout's reference.
 class CandidateScores {
