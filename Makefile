@@ -24,7 +24,7 @@ BIN := $(VENV)/bin
 NATIVE := exporter/zoexport/_native
 AARCH64 := build/aarch64
 MACHINE := $(shell uname -m)
-# As old as the dependencies' own wheels (docs/installing.md).
+# As old as the dependencies' own wheels (CONTRIBUTING.md).
 MANYLINUX := manylinux_2_28
 # Files have the time of the newest commit.
 WHEEL = SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m pip wheel . --quiet --disable-pip-version-check \
