@@ -25,7 +25,7 @@ NATIVE := exporter/zoexport/_native
 AARCH64 := build/aarch64
 MACOS := build/macos
 MACHINE := $(shell uname -m)
-# As old as the dependencies' own wheels (docs/installing.md).
+# As old as the dependencies' own wheels (CONTRIBUTING.md).
 MANYLINUX := manylinux_2_28
 # Files have the time of the newest commit.
 WHEEL = SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m pip wheel . --quiet --disable-pip-version-check \
@@ -73,67 +73,67 @@ demo: setup ## Fine-tune SmolLM2-135M on 60 mails, on this machine, and draw wha
 	$(BIN)/python examples/own_messages/picture.py demo/loss.png
 	@echo "The picture is demo/loss.png."
 
-bench: programs ## Measure SmolLM2-135M here and renew docs/performance.md (an hour, idle cores)
+bench: programs ## Measure SmolLM2-135M here and renew docs/results/performance.md (an hour, idle cores)
 	$(BIN)/zoexport bench smollm2-135m --grid full -o build/research/performance/full --force
-	$(BIN)/python -m research.performance.page docs/performance.md build/research/performance/full
+	$(BIN)/python -m research.performance.page docs/results/performance.md build/research/performance/full
 	$(BIN)/zoexport bench smollm2-135m --methods prge --weights int4,fp32 --max-length 64 --batch-size 1 --num-queries 1 --labels all,last --eager \
 	  --rounds 7 -o build/research/performance/prge --force
-	$(BIN)/python -m research.performance.page docs/performance.md build/research/performance/prge bench-prge
-	$(BIN)/python -m research.performance.roofline docs/performance.md build/research/performance/prge
+	$(BIN)/python -m research.performance.page docs/results/performance.md build/research/performance/prge bench-prge
+	$(BIN)/python -m research.performance.roofline docs/results/performance.md build/research/performance/prge
 
-bench-mebp: programs ## Measure MeBP on SmolLM2-135M here and renew docs/performance.md (idle cores)
+bench-mebp: programs ## Measure MeBP on SmolLM2-135M here and renew docs/results/performance.md (idle cores)
 	$(BIN)/zoexport bench smollm2-135m --grid mebp -o build/research/performance/mebp --force
-	$(BIN)/python -m research.performance.page docs/performance.md build/research/performance/mebp bench-mebp
-	$(BIN)/python -m research.performance.kernels docs/performance.md build/research/performance/mebp
-	$(BIN)/python -m research.performance.roofline docs/performance.md build/research/performance/mebp
+	$(BIN)/python -m research.performance.page docs/results/performance.md build/research/performance/mebp bench-mebp
+	$(BIN)/python -m research.performance.kernels docs/results/performance.md build/research/performance/mebp
+	$(BIN)/python -m research.performance.roofline docs/results/performance.md build/research/performance/mebp
 
-bench-models: setup ## Measure MeBP's five models here, of random weights, and renew docs/performance.md (two hours; goes on)
-	$(BIN)/python -m research.performance.models docs/performance.md
+bench-models: setup ## Measure MeBP's five models here, of random weights, and renew docs/results/performance.md (two hours; goes on)
+	$(BIN)/python -m research.performance.models docs/results/performance.md
 
-bench-curves: setup ## Measure a step against tokens, layers, rank and queries and renew docs/performance.md (an hour; goes on)
-	$(BIN)/python -m research.performance.curves docs/performance.md
+bench-curves: setup ## Measure a step against tokens, layers, rank and queries and renew docs/results/performance.md (an hour; goes on)
+	$(BIN)/python -m research.performance.curves docs/results/performance.md
 
-bench-generate: setup ## Measure generation beside llama.cpp's and renew docs/generate.md (fifteen minutes)
-	$(BIN)/python -m research.generation.measure docs/generate.md
+bench-generate: setup ## Measure generation beside llama.cpp's and renew docs/results/generation.md (fifteen minutes)
+	$(BIN)/python -m research.generation.measure docs/results/generation.md
 
-bench-mlx: setup ## Measure MLX's memory in a MeBP step of SmolLM2-135M and renew docs/ios-mlx.md (ten minutes)
-	$(BIN)/python -m research.mlx.measure docs/ios-mlx.md
+bench-mlx: setup ## Measure MLX's memory in a MeBP step of SmolLM2-135M and renew docs/results/targets.md (ten minutes)
+	$(BIN)/python -m research.mlx.measure docs/results/targets.md
 
-report-convergence: setup ## Train with MeBP, P-RGE and MeZO on plain text and renew docs/convergence.md (an hour)
-	$(BIN)/python -m research.convergence.measure docs/convergence.md $(CONVERGENCE_ARGS)
+report-convergence: setup ## Train with MeBP, P-RGE and MeZO on plain text and renew docs/results/learning.md (an hour)
+	$(BIN)/python -m research.convergence.measure docs/results/learning.md $(CONVERGENCE_ARGS)
 
-report-masks: setup ## Measure what masks cover and train by them, and renew docs/masks.md (half a day)
-	$(BIN)/python -m research.masks.measure docs/masks.md $(MASKS_ARGS)
+report-masks: setup ## Measure what masks cover and train by them, and renew docs/results/learning.md (half a day)
+	$(BIN)/python -m research.masks.measure docs/results/learning.md $(MASKS_ARGS)
 
-report-learning: setup ## Train SensZOQ, P-RGE, QuZO and FZOO on sentences; renew their pages (a day; goes on)
+report-learning: setup ## Train SensZOQ, P-RGE, QuZO and FZOO on sentences; renew docs/results/learning.md (a day; goes on)
 	$(BIN)/zoexport sensitivity smollm2-135m -o build/smollm2.mask --force
-	$(BIN)/python -m research.learning.measure senszoq docs/senszoq.md --mask build/smollm2.mask
-	$(BIN)/python -m research.learning.measure quzo-int8 docs/quzo.md
-	$(BIN)/python -m research.learning.measure quzo-int4 docs/quzo.md
-	$(BIN)/python -m research.learning.measure quzo-adapters docs/quzo.md
-	$(BIN)/python -m research.learning.measure fzoo docs/fzoo.md
-	$(BIN)/python -m research.learning.measure queries docs/learning.md
-	$(BIN)/python -m research.learning.measure split docs/learning.md
-	$(BIN)/python -m research.learning.measure adam docs/adam-from-the-log.md
-	$(BIN)/python -m research.learning.measure directions docs/directions.md
+	$(BIN)/python -m research.learning.measure senszoq docs/results/learning.md --mask build/smollm2.mask
+	$(BIN)/python -m research.learning.measure quzo-int8 docs/results/learning.md
+	$(BIN)/python -m research.learning.measure quzo-int4 docs/results/learning.md
+	$(BIN)/python -m research.learning.measure quzo-adapters docs/results/learning.md
+	$(BIN)/python -m research.learning.measure fzoo docs/results/learning.md
+	$(BIN)/python -m research.learning.measure queries docs/results/learning.md
+	$(BIN)/python -m research.learning.measure split docs/results/learning.md
+	$(BIN)/python -m research.learning.measure adam docs/results/learning.md
+	$(BIN)/python -m research.learning.measure directions docs/results/learning.md
 
-bench-packing: setup ## Measure rows and time a token with and without packing and renew docs/packing.md (ten minutes)
-	$(BIN)/python -m research.packing.measure docs/packing.md
+bench-packing: setup ## Measure rows and time a token with and without packing and renew docs/results/numbers.md (ten minutes)
+	$(BIN)/python -m research.packing.measure docs/results/numbers.md
 
-report-activations: setup ## Measure what rounding SmolLM2's activations costs and renew docs/integers.md (five minutes)
-	$(BIN)/python -m research.activations.measure docs/integers.md
+report-activations: setup ## Measure what rounding SmolLM2's activations costs and renew docs/results/numbers.md (five minutes)
+	$(BIN)/python -m research.activations.measure docs/results/numbers.md
 
-report-rounded-inputs: setup ## Measure what activations=int8 changes of losses and of their differences, renew docs/int4.md (five minutes)
-	$(BIN)/python -m research.activations.dynamic docs/int4.md
+report-rounded-inputs: setup ## Measure what activations=int8 changes of losses and of their differences, renew docs/results/numbers.md (five minutes)
+	$(BIN)/python -m research.activations.dynamic docs/results/numbers.md
 
-report-directions: setup ## Measure which share of gradients A's directions have and renew docs/directions.md (ten minutes)
-	$(BIN)/python -m research.directions.measure docs/directions.md
+report-directions: setup ## Measure which share of gradients A's directions have and renew docs/results/learning.md (ten minutes)
+	$(BIN)/python -m research.directions.measure docs/results/learning.md
 
-report-quzo: setup ## Measure QuZO's gradient estimators on a small block and renew docs/quzo.md (three minutes)
-	$(BIN)/python -m research.quzo.measure docs/quzo.md
+report-quzo: setup ## Measure QuZO's gradient estimators on a small block and renew docs/results/learning.md (three minutes)
+	$(BIN)/python -m research.quzo.measure docs/results/learning.md
 
-report-federated: setup ## Run federated algorithms at equal operations and renew docs/federated.md (hours)
-	$(BIN)/python -m research.federated.measure docs/federated.md $(FEDERATED_ARGS)
+report-federated: setup ## Run federated algorithms at equal operations and renew docs/results/federation.md (hours)
+	$(BIN)/python -m research.federated.measure docs/results/federation.md $(FEDERATED_ARGS)
 
 # Two tiers. The second is what make test leaves out: the real model in full, kills, federations, 64-bit ARM, Swift.
 test: ## Run the tests: C++, Python and Kotlin, every method on some target (25 minutes)

@@ -1,4 +1,4 @@
-"""Write grid.json, the integers of docs/integers.md that every language checks.
+"""Write grid.json, the integers of docs/noise.md that every language checks.
 
     python graphs/golden/regenerate_grid.py
 

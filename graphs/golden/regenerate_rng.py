@@ -1,4 +1,4 @@
-"""Write rng.json, the vectors of docs/rng.md that every language checks.
+"""Write rng.json, the vectors of docs/noise.md that every language checks.
 
     python graphs/golden/regenerate_rng.py
 

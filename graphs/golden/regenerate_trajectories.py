@@ -1,4 +1,4 @@
-"""Write trajectories.json: runs of tiny bundles that every host repeats (docs/session.md, "Golden trajectories").
+"""Write trajectories.json: runs of tiny bundles that every host repeats (docs/architecture.md, "Parity").
 
     PYTHONPATH=. python graphs/golden/regenerate_trajectories.py
 
@@ -66,7 +66,7 @@ def make_examples() -> list[Example]:
 
 
 def rate(settings: dict[str, Any], step: int) -> float:
-    """The learning rate of a step, as docs/session.md has it."""
+    """The learning rate of a step, as docs/noise.md has it."""
     share = step / STEPS
     shapes = {
         "constant": 1.0,

@@ -1,4 +1,4 @@
-"""The noise specification (docs/rng.md) in PyTorch, for all seeds, queries and slots of a step at once.
+"""The noise specification (docs/noise.md) in PyTorch, for all seeds, queries and slots of a step at once.
 
 The same numbers as ``zoexport.core.rng``, computed where the runs are.
 """

@@ -112,7 +112,7 @@ class ZerothOrder(Runs):
         return self._central(losses)
 
     def update(self, gradients: Tensor, z: Tensor) -> None:
-        """w - learning_rate / q sum of g z; or by averages of the last steps' estimates (docs/adam-from-the-log.md)."""
+        """w - learning_rate / q sum of g z; or by averages of the last steps' estimates (docs/methods.md)."""
         estimate = torch.stack(
             [row @ z[own] for row, own in zip(gradients, self._own.tolist(), strict=True)]
         ) / len(gradients[0])

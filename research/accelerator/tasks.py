@@ -1,4 +1,4 @@
-"""What runs train and are evaluated on: tokens in memory, in the order that a session takes them (docs/session.md)."""
+"""What runs train and are evaluated on: tokens in memory, in the order that a session takes them (docs/formats.md)."""
 
 from __future__ import annotations
 

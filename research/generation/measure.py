@@ -203,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if given.only in (None, make.__name__):
                 rows.append(compare(make(folder, clock), given.threads, given.rounds, clock))
         bandwidth = read_bandwidth(given.threads)
-        page.replace(given.page, MARK, table(rows, given.threads, given.rounds, bandwidth))
+        page.publish(given.page, MARK, table(rows, given.threads, given.rounds, bandwidth))
 
     return exit_status(measure)
 

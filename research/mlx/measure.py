@@ -134,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for layers in LAYERS:
             rows.append(measure(layers, Path(folder)))
             sys.stderr.write(f"{rows[-1]}\n")
-    page.replace(path, "bench-mlx", table(rows))
+    page.publish(path, "bench-mlx", table(rows))
 
 
 if __name__ == "__main__":

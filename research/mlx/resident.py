@@ -2,7 +2,7 @@
 
 What a program does that loads a model and trains it: all weights are evaluated before the step and stay, and so does
 what each stage was given. It runs the functions of an ios-mlx bundle as any host of MLX can, by the manifest
-(docs/bundle.md, "Split bundles"). Nothing of torch is loaded, so that the process is MLX's.
+(docs/formats.md). Nothing of torch is loaded, so that the process is MLX's.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def renew(clock: Clock) -> None:
         with tempfile.TemporaryDirectory(prefix="zoexport-") as folder:
-            page.replace(path, MARK, table(measure(Path(folder), clock)))
+            page.publish(path, MARK, table(measure(Path(folder), clock)))
 
     return exit_status(renew)
 

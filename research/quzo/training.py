@@ -1,4 +1,4 @@
-"""Figure 3(b) of QuZO on a small block: integer weights that Q-RGE1 and Q-RGE2 train, as docs/quzo.md says."""
+"""Figure 3(b) of QuZO on a small block: integer weights that Q-RGE1 and Q-RGE2 train, as docs/methods.md says."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from research.support.page import marked, publish, replace
+from research.support.page import marked, publish
 from zoexport.core.errors import ConfigError, ZoExportError
 from zoexport.tools.bench.rounds import Plan
 
@@ -73,7 +73,7 @@ def renew_part(
 
     def renewed(clock: Clock) -> None:
         marked(chosen.page, mark)
-        replace(chosen.page, mark, measure(chosen.model, clock))
+        publish(chosen.page, mark, measure(chosen.model, clock))
 
     return exit_status(renewed)
 

@@ -1,4 +1,4 @@
-"""The tables that pages publish, kept as CSV: ``research/results/NAME.csv`` for ``docs/NAME.md``.
+"""The tables that pages publish, kept as CSV: ``research/results/NAME.csv`` for ``docs/results/NAME.md``.
 
 An empty line ends a table. A table's first row is its header, and the first column names the part of the page. Raw runs
 are not kept in the repository: reports write them to ``build/research/``.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from pathlib import Path
 
 from zoexport.core.files import atomic_file
@@ -21,8 +22,8 @@ Table = list[list[str]]
 
 
 def file_of(page: Path) -> Path:
-    """Return the file with a page's tables: in ``research/results``, or beside a page that is not in ``docs/``."""
-    if page.resolve().parent == ROOT / "docs":
+    """Return the file with a page's tables: in ``research/results``, or beside a page outside ``docs/results``."""
+    if page.resolve().parent == ROOT / "docs" / "results":
         return ROOT / "research" / "results" / f"{page.stem}.csv"
     return page.with_suffix(".csv")
 
@@ -34,7 +35,7 @@ def found_in(markdown: str) -> list[Table]:
     before = ""
     for line in markdown.splitlines():
         if line.startswith("| "):
-            cells = [cell.strip() for cell in line[2:-2].split(" | ")]
+            cells = [cell.strip() for cell in re.split(r" \|(?= )", line[1:-1])]
             if not before.startswith("| "):
                 tables.append([])
             if set(cells) != {"---"}:

@@ -1,4 +1,4 @@
-// Evaluations of a job's run on validation examples, as its state stores them (docs/session.md, "Validation").
+// Evaluations of a job's run on validation examples, as its state stores them (docs/formats.md, "JSON files of a run").
 #pragma once
 
 #include <nlohmann/json.hpp>

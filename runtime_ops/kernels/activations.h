@@ -1,4 +1,4 @@
-// Activations on 8-bit grids (docs/integers.md), and rotated (docs/int4.md); exporter/zoexport/core/activation_grids.py and
+// Activations on 8-bit grids and rotated (docs/formats.md); exporter/zoexport/core/activation_grids.py and
 // hadamard.py have the same bits. One rounding an operation, halves to even, so it is compiled without contraction.
 #pragma once
 

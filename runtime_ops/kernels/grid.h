@@ -1,4 +1,4 @@
-// Zeroth-order training of integers (docs/integers.md): a linear layer whose packed weights are perturbed while they are
+// Zeroth-order training of integers (docs/noise.md): a linear layer whose packed weights are perturbed while they are
 // unpacked, and the update of packed weights. Integers are the same on every machine and in
 // exporter/zoexport/core/grid.py.
 #pragma once
@@ -18,7 +18,7 @@ using rng::PairTable;
 
 // --- the update -----------------------------------------------------------------------------------
 
-// INT4 as docs/int4.md packs it, -8 .. 7, two a byte; INT8 as int8, -127 .. 127.
+// INT4 as docs/formats.md packs it, -8 .. 7, two a byte; INT8 as int8, -127 .. 127.
 enum class Grid { kInt4, kInt8 };
 
 // The gradients of the step before `step`.

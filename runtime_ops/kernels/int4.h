@@ -1,4 +1,4 @@
-// Linear layer and embedding over INT4 weights in the packing int4-symmetric-g<G>/1 (docs/int4.md): the scalar
+// Linear layer and embedding over INT4 weights in the packing int4-symmetric-g<G>/1 (docs/formats.md): the scalar
 // reference. float32 activations and accumulation, no fused multiply-add, and a fixed order of additions, so a
 // result depends neither on the machine, nor on T, nor on how rows are split over threads.
 #pragma once

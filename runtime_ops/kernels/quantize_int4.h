@@ -1,4 +1,4 @@
-// Quantizes a matrix to the packing int4-symmetric-g<G>/1 (docs/int4.md, "Quantizing"), to the bits of
+// Quantizes a matrix to the packing int4-symmetric-g<G>/1 (docs/formats.md, "Quantizing"), to the bits of
 // zoexport.core.int4, whose formulas these are: every operation is one of float32, rounded once.
 #pragma once
 

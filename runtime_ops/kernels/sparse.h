@@ -18,7 +18,7 @@ namespace kernels {
 // out[r, n] = y[r, n] + sum over e ascending, places[e] = n * K + k, of value(r, e) * x[r, k].
 //
 // The rows are 2 * queries copies of as many, one after the other. With v the half at values[e] and z_i(e) the normal
-// of element e of the tensor at query i (docs/rng.md): value is v + (epsilon * z_i(e)) in copy 2i, v - (epsilon *
+// of element e of the tensor at query i (docs/noise.md): value is v + (epsilon * z_i(e)) in copy 2i, v - (epsilon *
 // z_i(e)) in copy 2i+1. Where epsilon is 0 it is v, and the rows need be no copies. No value is kept longer than its
 // chunk.
 struct SparseProduct {

@@ -1,7 +1,7 @@
 // Zeroth-order state kernels: perturbed copies of a parameter, and its update from projected gradients.
 //
 // All arithmetic is float32 with one rounding per operation, so the results are the same bits on every machine and in
-// exporter/zoexport/ir/ops.py. z(step, query) is the noise of docs/rng.md for the parameter's tensor id: normals, or
+// exporter/zoexport/ir/ops.py. z(step, query) is the noise of docs/noise.md for the parameter's tensor id: normals, or
 // the signs that `noise_blocks` makes. Tensors are dense; n is the number of elements, at most 2^34. Results depend
 // neither on how a caller splits work nor on which of rng/variants.h makes the noise. If a kernel takes `first`, its
 // arrays are the part of the tensor that begins with this element, a multiple of rng::kElements.

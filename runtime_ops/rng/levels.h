@@ -1,4 +1,4 @@
-// Perturbations that are whole numbers (docs/integers.md): both roundings of a normal, drawn at once from a table of pairs.
+// Perturbations that are whole numbers (docs/noise.md): both roundings of a normal, drawn at once from a table of pairs.
 #pragma once
 
 #include <cstddef>

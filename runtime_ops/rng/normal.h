@@ -1,4 +1,4 @@
-// Standard normals of the noise specification zoexport-philox4x32-10/1 (docs/rng.md): Box-Muller in float32
+// Standard normals of the noise specification zoexport-philox4x32-10/1 (docs/noise.md): Box-Muller in float32
 // additions, subtractions, multiplications and square roots, each rounded once, in exactly this order.
 //
 // Compile with -ffp-contract=off (GCC fuses by default if the machine has FMA; the pragma below is for clang) and

@@ -1,4 +1,4 @@
-// The order of training examples in an epoch (docs/session.md), from the noise specification's integers.
+// The order of training examples in an epoch (docs/noise.md), from the noise specification's integers.
 #pragma once
 
 #include <utility>

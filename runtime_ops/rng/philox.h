@@ -1,4 +1,4 @@
-// Philox4x32-10 and the integers of the noise specification zoexport-philox4x32-10/1 (docs/rng.md).
+// Philox4x32-10 and the integers of the noise specification zoexport-philox4x32-10/1 (docs/noise.md).
 // Header-only, no state, no allocation. exporter/zoexport/core/rng.py gives the same bits.
 #pragma once
 

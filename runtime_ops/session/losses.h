@@ -9,7 +9,7 @@
 
 namespace zoexport {
 
-// The last two compare pairs of a chosen and a rejected response (docs/preferences.md).
+// The last two compare pairs of a chosen and a rejected response (docs/formats.md).
 enum { ZO_LOSS_FULL = 0, ZO_LOSS_CHOICES = 1, ZO_LOSS_DPO = 2, ZO_LOSS_ORPO = 3 };
 // Score of a choice: the sum or the mean of its tokens' log-probabilities.
 enum { ZO_CHOICES_SUM = 0, ZO_CHOICES_MEAN = 1 };

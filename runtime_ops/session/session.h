@@ -223,7 +223,7 @@ class Session {
   Status name_for_llama_cpp(std::vector<AdapterLayer>& layers) const;
   // Convert a host's values to the slot's dtype; refuse invalid values.
   Result<std::vector<uint8_t>> slot_bytes(size_t slot, const void* values) const;
-  // Return the indices of the examples of step `step` (docs/session.md, "A step").
+  // Return the indices of the examples of step `step` (docs/noise.md, "Batches and the learning rate").
   std::vector<uint64_t> batch(uint64_t step, size_t examples);
   // `reference`: known scores of the dataset, may be null.
   Result<StepReport> take_step(const Dataset& dataset, const std::vector<uint64_t>& indices, double learning_rate,

@@ -16,7 +16,7 @@ Failure not_evaluated() {
 
 }  // namespace
 
-// --- Reference model's scores (docs/preferences.md) ------------------------------------------------------------------
+// --- Reference model's scores (docs/formats.md) ------------------------------------------------------------------
 
 const ReferenceScores* Session::find_reference(const RunData& data) const {
   const auto found = std::find_if(references_.begin(), references_.end(),

@@ -22,7 +22,7 @@ Status Session::check_generates() const {
     return Failure{ZO_BUNDLE_ERROR, where, "none", expected, "Compile it again."};
   }
   if (!manifest_.generate->problem.empty()) {
-    return Failure{ZO_BUNDLE_ERROR, where, "none: " + manifest_.generate->problem, expected, "See docs/generate.md."};
+    return Failure{ZO_BUNDLE_ERROR, where, "none: " + manifest_.generate->problem, expected, "See docs/export.md."};
   }
   return {};
 }

@@ -61,7 +61,7 @@ Status Session::verify_programs() {
   return manifest_.weights.empty() ? Status() : files_.check(manifest_.weights);
 }
 
-// --- Recorded settings and data of the run (docs/session.md) ---------------------------------------------------------
+// --- Recorded settings and data of the run (docs/formats.md) ---------------------------------------------------------
 
 Status Session::take_recorded() {
   if (!recorded_) {

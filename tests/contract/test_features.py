@@ -14,7 +14,7 @@ from zoexport.methods import methods
 from zoexport.targets import targets
 
 ROOT = Path(__file__).parents[2]
-PAGES = [("methods.md", table), ("generate.md", generating_table)]
+PAGES = [("targets.md", table), ("results/generation.md", generating_table)]
 SOURCES = (".py", ".h", ".cpp")
 #: The default method, and what is measured by default.
 NAMING = {"plan.py", "bench"}

@@ -1,4 +1,4 @@
-"""What lies outside of C++: what docs/hosts.md says to run here needs no Android, and no host has rules of its own."""
+"""Code of the hosts outside of C++: what the tests compile needs no Android, and no host has rules of its own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RULES = re.compile(
 
 @pytest.mark.parametrize("name", FILES)
 def test_what_is_compiled_here_needs_no_framework(name: str) -> None:
-    """And what lies elsewhere than in the folders that docs/hosts.md says to run here is not thought to."""
+    """Only the folders that tests/kotlin compiles are free of Android."""
     compiled = "/zoexport/session/" in name or "/zoexport/app/training/" in name
     imported = re.findall(r"^import (\S+)", (APP / name).read_text(), re.M)
     foreign = [entry for entry in imported if not entry.startswith(MAY_IMPORT)]

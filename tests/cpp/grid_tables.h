@@ -1,4 +1,4 @@
-// Tables of pairs for tests, and docs/integers.md's way from a word to a level, one number at a time.
+// Tables of pairs for tests, and docs/noise.md's way from a word to a level, one number at a time.
 #pragma once
 
 #include <cstddef>

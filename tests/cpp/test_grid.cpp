@@ -1,4 +1,4 @@
-// Levels and updates of packed integers in every variant that this processor can run, against docs/integers.md done one number
+// Levels and updates of packed integers in every variant that this processor can run, against docs/noise.md done one number
 // at a time.
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // Perturbed products in every variant that this processor can run: the bits of `linear` over the integers that
-// docs/integers.md states for each copy, however the tasks are dealt.
+// docs/noise.md states for each copy, however the tasks are dealt.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>

@@ -238,7 +238,7 @@ Packed packed(size_t N, size_t K, size_t G) {
   return p;
 }
 
-// The packing as docs/int4.md states it, one element at a time.
+// The packing as docs/formats.md states it, one element at a time.
 float element(const Packed& p, size_t n, size_t k) {
   const Int4Matrix& m = p.matrix;
   const uint32_t byte = p.codes[n * (m.K / 2) + k / 2];

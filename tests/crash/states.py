@@ -1,6 +1,6 @@
 """All states that a crash may leave, tried one by one, and counted.
 
-``python -m tests.crash.states docs/trust.md`` tries all of every method and renews the page's table: half an
+``python -m tests.crash.states docs/results/trust.md`` tries all of every method and renews the page's table: half an
 hour of a core.
 """
 

@@ -8,7 +8,8 @@ The second one gives each target what it lacks of an hour in all its runs.
 Targets are the programs ``fuzz_*`` of the build folder, and the modules ``fuzz_*`` of this package where atheris is
 installed. An input that crashes, hangs or takes too much memory is kept in tests/fuzz/corpus/<target>, from where every
 later run and the tests take it. What else was found interesting stays in the build folder. The figures of a run are
-added to figures.json there; --figures names another file, such as tests/fuzz/figures.json, which docs/trust.md shows.
+added to figures.json there; --figures names another file, such as tests/fuzz/figures.json, which
+docs/results/trust.md shows.
 """
 
 from __future__ import annotations
@@ -228,7 +229,7 @@ def subject(name: str) -> str:
 
 
 def table(figures: Figures) -> str:
-    """The figures as docs/trust.md has them."""
+    """The figures as docs/results/trust.md has them."""
     lines = [
         "| target | reads | edges | executions | CPU time | peak memory | finds |",
         "| --- | --- | --- | --- | --- | --- | --- |",

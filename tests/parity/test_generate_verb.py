@@ -168,7 +168,7 @@ def test_an_adapter_is_read_as_its_state(bundle: Path, tmp_path: Path) -> None:
     [
         ([], "--prompt and --data", 2),
         (["--prompt", "a", "--data", "d"], "--prompt and --data", 2),
-        (["--system", "a", "--data", "d"], "--data, whose lines say", 2),
+        (["--system", "a", "--data", "d"], "--data, whose lines contain", 2),
         (["--prompt", "a", "--system", "b", "--no-chat-template"], "no chat template to use", 2),
         (["--prompt", "", "--no-chat-template"], "no tokens", 2),
         (["--prompt", "a " * 2000], "generate.context", 2),

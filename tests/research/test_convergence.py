@@ -76,6 +76,7 @@ def test_convergence_goes_on_where_it_was_stopped(compiler: Compiler, tmp_path: 
     assert measure(stop_at(0))["curves"] == result["curves"]
 
     page = tmp_path / "convergence.md"
+    page.write_text("<!-- convergence -->\n<!-- /convergence -->\n")
     convergence_page.write(page, tmp_path, result)
     shown = page.read_text()
     assert f"| mebp | 20 | {mebp['points'][-1]['tflop']:.4g} |" in shown

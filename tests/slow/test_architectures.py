@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 TIES = {"axk2", "deepseek_v32", "glm_moe_dsa"}
 """Sparse attention of tiny models selects among equal scores, where PyTorch and the runtime may choose differently."""
-LISTED = statuses(Path(__file__).parents[2] / "docs" / "models.md")
+LISTED = statuses(Path(__file__).parents[2] / "docs" / "results" / "architectures.md")
 
 
 def test_the_page_lists_every_architecture() -> None:

@@ -1,4 +1,4 @@
-"""Plans of published configurations with their recipes: docs/recipes.md says what they are."""
+"""Plans of published configurations with their recipes: docs/models.md says what they are."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_a_step_is_the_references(bundle: Path) -> None:
 
 
 def test_it_learns(folder: Path, bundle: Path, samples: Samples, held_out: Path) -> None:
-    """docs/senszoq.md has it beside P-RGE over the same steps, with more seeds and rates."""
+    """docs/methods.md has it beside P-RGE over the same steps, with more seeds and rates."""
     before = verb("eval", bundle, "--data", held_out)["loss"]
     state = folder / "senszoq-state"
     trained = verb("train", bundle, "--data", samples.train, "--state", state, "--steps", STEPS)
@@ -56,7 +56,7 @@ def test_it_learns(folder: Path, bundle: Path, samples: Samples, held_out: Path)
 
 
 def test_prge_learns_beside_it(folder: Path, samples: Samples, held_out: Path) -> None:
-    """The other column of the table in docs/senszoq.md: the same steps, weights and activations."""
+    """The other column of the table in docs/methods.md: the same steps, weights and activations."""
     state = folder / "senszoq-prge-state"
     settings = (*SETTINGS, "--set", "granularity=layer", "--set", "learning_rate=5e-3")
     bundle, _ = compiled("--method", "prge", "--target", "android-cpu", *settings)

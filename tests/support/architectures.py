@@ -288,18 +288,17 @@ def statuses(page: Path) -> dict[str, str]:
 
 _PAGE = """# Architectures
 
-The causal language models of transformers {version}, each tried as a tiny model with random weights: compiled for
-`host` with `mebp`, `weights=fp32` and `generate=false`, then compared with PyTorch over two steps (`zoexport parity`).
-{passed} of {count} passed. `python -m tests.support.architectures docs/models.md` writes this page.
+The table shows for every causal language model type of transformers {version} whether it compiles.
+Each was tried as a tiny model with random weights: compiled for `host` with `mebp`, `weights=fp32`
+and `generate=false`, and compared with PyTorch over two steps (`zoexport parity`). {passed} of {count}
+passed. `python -m tests.support.architectures docs/results/architectures.md` writes this page.
 
-- **passed**: the bundle opens and agrees with PyTorch. Adapters are on the query and value projections
-  (`lora.target_modules=attention`), or on all linear layers if the names of the projections do not tell.
-- **refused**: `compile` ends with one message.
+- **passed**: the bundle opens and agrees with PyTorch. Adapters are on the query and value
+  projections (`lora.target_modules=attention`), or on all linear layers if the projections cannot
+  be found by name.
+- **refused**: `compile` ends with one error message.
 - **slow**: compiling the tiny model takes more than 5 minutes.
 - **not tried**: transformers cannot make the tiny model on this machine.
-
-Experts of mixtures are frozen: each runs on all tokens, weighted by the router, and stays in fp32 with
-`weights=int4` or `int8`, so a bundle is larger than that of a dense model.
 
 | model type | outcome | adapters | reason |
 | --- | --- | --- | --- |

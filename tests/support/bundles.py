@@ -1,7 +1,7 @@
 """Bundles made by hand, and the small model that a callback engine runs in place of their programs.
 
 The model is causal: the hidden state at position t is the mean of the embeddings of tokens 0 .. t, the logits are
-h W + (h A) B. It is written from the definitions in docs/bundle.md and uses nothing of the session.
+h W + (h A) B. It is written from the definitions in docs/formats.md and uses nothing of the session.
 """
 
 from __future__ import annotations
@@ -291,7 +291,7 @@ def write_bundle(
 def zo_update(
     master: Floats, gradients: Floats, learning_rate: float, seed: int, step: int
 ) -> Floats:
-    """The update of the step before ``step``, as docs/session.md and docs/rng.md define it."""
+    """The update of the step before ``step``, as docs/noise.md defines it."""
     if not gradients.any():
         return master.copy()
     z = [rng.normals(seed, TENSOR_ID, j, step - 1, master.size) for j in range(len(gradients))]

@@ -1,8 +1,8 @@
-"""The table of docs/trust.md: what clients that attack do to the loss, by their share and by how updates become one.
+"""Table of docs/results/trust.md: effect of hostile clients on the loss, by their share and the aggregation.
 
-``python -m tests.support.byzantine docs/trust.md`` renews it (minutes). The federation is that of ``fake_federations``:
-a quadratic loss, the real server. A cell is the worst of the attacks: how much more loss is left at the end than
-without attackers, in parts of the loss at the start.
+``python -m tests.support.byzantine docs/results/trust.md`` renews it (minutes). The federation is that of
+``fake_federations``: a quadratic loss, the real server. A cell is the worst of the attacks: the additional loss at the
+end compared with no attackers, as a fraction of the initial loss.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ OUTSIDE = "127.0.0.2"
 
 
 def make_keys(folder: Path) -> Path:
-    """Made by the commands of docs/federated.md; the server's certificate has :data:`OUTSIDE` too."""
-    page = (ROOT / "docs" / "federated.md").read_text("utf-8")
+    """Made by the commands of docs/federation.md; the server's certificate has :data:`OUTSIDE` too."""
+    page = (ROOT / "docs" / "federation.md").read_text("utf-8")
     found = re.search(r"<!-- keys -->\n```sh\n(.*?)```", page, re.DOTALL)
     assert found
     commands = found[1].replace("IP:127.0.0.1", f"IP:127.0.0.1,IP:{OUTSIDE}")

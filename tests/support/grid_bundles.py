@@ -1,4 +1,4 @@
-"""Split bundles that train integers (docs/integers.md); made by hand, run by numpy.
+"""Split bundles that train integers (docs/noise.md); made by hand, run by numpy.
 
 An embedding, two layers of INT4 that share a program, one of INT8, and a head.
 """

@@ -1,4 +1,4 @@
-"""docs/integers.md once more, in numpy: the table of roundings, integers and their update, one number at a time."""
+"""docs/noise.md once more, in numpy: the table of roundings, integers and their update, one number at a time."""
 
 from __future__ import annotations
 

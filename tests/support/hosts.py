@@ -93,7 +93,7 @@ def content(path: Path) -> bytes:
     """What every host must write alike."""
     if path.name == "lock":  # that holds the number of its last process
         return b""
-    # The header names the boot, the device and the file (docs/session.md).
+    # The header names the boot, the device and the file (docs/formats.md).
     return path.read_bytes()[_WORK_HEADER if path.name == "work.bin" else 0 :]
 
 

@@ -2,7 +2,7 @@
 
     python -m tests.support.matrix
 
-writes the tables into docs/methods.md and docs/generate.md.
+writes the tables into docs/targets.md and docs/results/generation.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from zoexport.targets import targets
 from zoexport.trained import needs_of
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE, GENERATING = DOCS / "methods.md", DOCS / "generate.md"
+PAGE, GENERATING = DOCS / "targets.md", DOCS / "results" / "generation.md"
 BEGIN, END = "<!-- methods x targets -->\n", "\n<!-- end -->"
 
 METHODS: dict[str, tuple[dict[str, str], ...]] = {

@@ -1,4 +1,4 @@
-"""What ``zoexport plan`` says of each recipe, as docs/recipes.md shows it.
+"""What ``zoexport plan`` says of each recipe, as docs/models.md shows it.
 
     python -m tests.support.recipes
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from zoexport.core.recipes import comment, known
 from zoexport.tools.plan import plan_training
 
-PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 BEGIN, END = "<!-- plans of recipes -->\n", "<!-- end -->"
 HEADER = """\
 | recipe | planned for | target | app | `zoexport train` | bundle | state, scratch | a step |

@@ -41,7 +41,7 @@ def make_case(folder: Path) -> Path:
 
 
 def write_log(state: Path, bundle: Path, run: dict[str, Any]) -> None:
-    """A state folder (docs/session.md) of a bundle, whose log holds the records of a golden run."""
+    """A state folder (docs/formats.md) of a bundle, whose log holds the records of a golden run."""
     seed, queries = int(run["seed"], 16), len(run["gradients"][0])
     bundle_id = json.loads((bundle / "manifest.json").read_text())["bundle_id"]
     state.mkdir()

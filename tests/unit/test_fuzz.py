@@ -52,7 +52,7 @@ def test_readers_agree(kind: str, tmp_path: Path) -> None:
 
 
 def test_the_page_has_the_figures_of_all_targets() -> None:
-    page = (ROOT / "docs" / "trust.md").read_text("utf-8")
+    page = (ROOT / "docs" / "results" / "trust.md").read_text("utf-8")
     figures = fuzzing.Figures(fuzzing.FIGURES)
     assert fuzzing.table(figures) in page
     targets = {path.stem.removeprefix("fuzz_") for path in fuzzing.HERE.glob("fuzz_*.*")}

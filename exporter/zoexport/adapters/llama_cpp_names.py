@@ -126,7 +126,7 @@ def _unnamed(kind: Architecture, module: str, found: str) -> ConfigError:
 def row_order(
     kind: Architecture, module: str, shape: tuple[int, int], heads: Heads | None
 ) -> dict[str, int] | None:
-    """Return llama.cpp's order of a layer's outputs (docs/bundle.md); None if it is unchanged.
+    """Return llama.cpp's order of a layer's outputs (docs/formats.md); None if it is unchanged.
 
     Args:
         module: path of the layer. shape: its outputs and inputs.

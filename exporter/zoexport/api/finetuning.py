@@ -184,7 +184,7 @@ def finetune(
 
     Args:
         model, tokenizer: see :func:`zoexport.compile`.
-        data: examples (docs/cli.md, "Data").
+        data: examples (docs/formats.md, "Training data").
         output: the folder to write, ``./<model>-finetuned`` if None.
         eval_data: validation examples; if None, a tenth of ``data`` is held out. The weights of the evaluation with
             the lowest loss are kept.

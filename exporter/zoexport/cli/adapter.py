@@ -11,6 +11,8 @@ import click
 from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, table
 from zoexport.cli.groups import Verbs
+from zoexport.cli.keys import json_keys
+from zoexport.run.results import Exported, Imported
 
 if TYPE_CHECKING:
     from zoexport.api import Bundle
@@ -90,13 +92,17 @@ def adapter() -> None:
     help="Also upload the folder with a model card to this repository of the Hugging Face Hub.",
 )
 @exporting
+@json_keys(Exported)
 def export(**given: Any) -> None:
-    """Write the adapter of a state of BUNDLE, with the pending update applied.
+    """Write the trained weights of a state of BUNDLE, with the pending update applied.
+
+    Without --state, the weights that the bundle was compiled with are written. merged and hf read
+    the original model; docs/export.md describes the formats.
 
     \b
-    zoexport adapter export model.bundle --state run --format peft -o adapter
-    zoexport adapter export model.bundle --state run --format gguf -o adapter.gguf
-    zoexport adapter export model.bundle --state run --format merged -o model
+        zoexport adapter export model.bundle --state run --format peft -o adapter
+        zoexport adapter export model.bundle --state run --format gguf -o adapter.gguf
+        zoexport adapter export model.bundle --state run --format merged -o model
     """
     write_adapter(**given)
 
@@ -116,14 +122,18 @@ def export(**given: Any) -> None:
 @click.option("--state", type=options.PATH, required=True, help="State folder to create.")
 @options.force
 @options.common
+@json_keys(Imported)
 def import_(
     bundle: Bundle, source: Path, kind: str | None, state: Path, force: bool, as_json: bool
 ) -> None:
     """Create a state of BUNDLE that starts from an adapter.
 
+    The adapter must have the rank, alpha and layers of BUNDLE. 'compile --adapter' makes a bundle
+    whose states all start from an adapter.
+
     \b
-    zoexport adapter import model.bundle --adapter ./adapter --state run2
-    zoexport train model.bundle --data train.jsonl --state run2 --steps 100
+        zoexport adapter import model.bundle --adapter ./adapter --state run2
+        zoexport train model.bundle --data train.jsonl --state run2 --steps 100
     """
     with output_of_libraries():
         found = bundle.import_adapter(source, state=state, format=kind, force=force)

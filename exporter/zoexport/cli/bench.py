@@ -10,6 +10,7 @@ import click
 
 from zoexport.cli import completion, options
 from zoexport.cli.console import emit, output_of_libraries
+from zoexport.cli.keys import json_keys
 from zoexport.cli.progress import Phases
 from zoexport.core.errors import ConfigError
 
@@ -111,6 +112,13 @@ _SIZES = _values(click.IntRange(min=1))
 )
 @options.force
 @options.common
+@json_keys("""
+    results: list with an entry for each variant; seconds_by_part and calls_by_part are the seconds
+        and the calls per step of each program
+    ratios: list of kind, of, to, ratio, ratio_least, ratio_most and ratio_of_fastest
+    conditions: machine, versions and settings; random_weights is the shape with random weights, or
+        null
+""")
 def bench(
     subjects: tuple[str, ...],
     shape: str | None,
@@ -129,31 +137,31 @@ def bench(
 ) -> None:
     """Time training steps of MODEL, or of BUNDLEs, against the sequential baseline and PyTorch.
 
-    Everything is measured in one run with the same number of threads: P-RGE (prge), its sequential baseline (mezo),
-    MeBP (mebp), and the Hugging Face model in PyTorch, fp32. Variants take turns; results are
+    One run measures P-RGE (prge), its sequential baseline (mezo), MeBP (mebp), and the Hugging Face
+    model in PyTorch, fp32, with the same number of threads. Variants take turns; results are
     medians over the rounds. Steps run in a separate process, whose memory is reported.
 
     \b
-    Grids (options replace single axes):
-      quick     seq 64, q=1, B=1: prge and mezo with int4 and fp32, and PyTorch
-      queries   q = 1, 2, 4, 8, 16 at q*B = 16: the cost of a query
-      layers    q=4, B=1, only the last token predicted: lora.layers_to_transform last:8 against all
-      full      all of these
-      mebp      seq 128 to 2048, B=1, LoRA on all linear layers: mebp with activation_cache_mb=0 and
-                with room for all layers, mezo over the same layer-wise programs, and PyTorch with
-                autograd
+        Grids (options replace single axes):
+          quick     seq 64, q=1, B=1: prge and mezo with int4 and fp32, and PyTorch
+          queries   q = 1, 2, 4, 8, 16 at q*B = 16: the cost of a query
+          layers    q=4, B=1, only the last token predicted: lora.layers_to_transform last:8 against all
+          full      all of these
+          mebp      seq 128 to 2048, B=1, LoRA on all linear layers: mebp with activation_cache_mb=0 and
+                    with room for all layers, mezo over the same layer-wise programs, and PyTorch with
+                    autograd
 
     Bundles are compiled once (minutes each) and kept in --work. The same command resumes a run that
     was stopped. --shape NAME measures a published configuration with random weights; it is short
     for the MODEL shape:NAME. The random weights are written into the cache once, two bytes each.
 
     \b
-    zoexport bench smollm2-135m
-    zoexport bench smollm2-135m --grid mebp --max-length 256
-    zoexport bench smollm2-135m --grid queries --weights int4,fp32 -o bench
-    zoexport bench --shape qwen2.5-0.5b --grid mebp --max-length 256
-    zoexport bench ./Qwen2-0.5B --methods prge --num-queries 1,4 --rows 4 --set lora.r=8 --no-eager
-    zoexport bench model.bundle other.bundle --labels last
+        zoexport bench smollm2-135m
+        zoexport bench smollm2-135m --grid mebp --max-length 256
+        zoexport bench smollm2-135m --grid queries --weights int4,fp32 -o bench
+        zoexport bench --shape qwen2.5-0.5b --grid mebp --max-length 256
+        zoexport bench ./Qwen2-0.5B --methods prge --num-queries 1,4 --rows 4 --set lora.r=8 --no-eager
+        zoexport bench model.bundle other.bundle --labels last
     """
     from zoexport.core.config import parse_assignments
     from zoexport.tools.bench.rounds import Plan

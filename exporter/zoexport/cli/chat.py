@@ -12,6 +12,8 @@ import click
 
 from zoexport.cli import options
 from zoexport.cli.console import output_of_libraries
+from zoexport.cli.keys import json_keys
+from zoexport.run.results import Generated
 
 if TYPE_CHECKING:
     from zoexport.api import Bundle
@@ -40,6 +42,12 @@ if TYPE_CHECKING:
 )
 @options.sampling
 @options.common
+@json_keys(
+    Generated,
+    """
+    adapter: name of the adapter; None for the model without an adapter
+    """,
+)
 def chat(
     bundle: Bundle,
     state: Path | None,
@@ -52,14 +60,22 @@ def chat(
 ) -> None:
     """Chat with BUNDLE, one line per message.
 
-    /adapter off, on or NAME switches adapters; /reset starts a new conversation; /quit ends; /help
-    lists the commands. Piped messages are answered one after another. --json prints one object per
-    response.
+    \b
+        /adapter          list the adapters
+        /adapter NAME     use this adapter, in its own conversation; 'state' is that of --state
+        /adapter off, on  use the model without any adapter; use the previous adapter again
+        /reset            start a new conversation
+        /help, /quit      list the commands; end
+
+    Only responses go to standard output. Piped messages are answered one after another. A message
+    that exceeds the context is an error, and the conversation goes on without it. Ctrl-C ends a
+    response. --json prints one object per response.
 
     \b
-    zoexport chat model.bundle --state run
-    zoexport chat model.bundle --adapter pirate=adapters/1 --adapter formal=adapters/2 --temperature 0.7
-    printf 'Hello\\n/adapter off\\nHello\\n' | zoexport chat model.bundle --state run
+        zoexport chat model.bundle --state run
+        zoexport chat model.bundle --adapter pirate=adapters/1 --adapter formal=adapters/2 \\
+            --temperature 0.7
+        printf 'Hello\\n/adapter off\\nHello\\n' | zoexport chat model.bundle --state run
     """
     from zoexport.run.chat import Chat, named
 

@@ -9,6 +9,7 @@ import click
 
 from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, size, table
+from zoexport.cli.keys import json_keys
 from zoexport.cli.progress import COMPILE, Phases
 
 
@@ -48,6 +49,19 @@ from zoexport.cli.progress import COMPILE, Phases
     "Default: on, except for android-npu.",
 )
 @options.common
+@json_keys("""
+    bundle: folder of the bundle
+    method, target: names
+    bytes: size of the bundle
+    seconds: duration
+    programs: list of names
+    delegates: number of delegates
+    delegate_list, fallback_ops, fallback_reasons: by program, the delegates, the operators outside
+        them, and why these are outside
+    notes: list of remarks, such as why the bundle cannot generate
+    verified: passed (null if nothing ran), reason, and the relative errors loss, gradient and state
+        (null if not compared)
+""")
 def compile_verb(
     model: str,
     target: str,
@@ -66,13 +80,22 @@ def compile_verb(
 
     MODEL is a Hugging Face directory, a GGUF file, a hub id, smollm2-135m (a packaged copy of
     SmolLM2-135M-Instruct with the weights of its Q4_1 file), or shape:NAME, random weights of a
-    published configuration.
+    published configuration. It must be a model for text generation or fill-mask.
+
+    Before the bundle is written, another process opens it, generates a token, evaluates a sequence
+    and takes steps, and compares the loss, gradients and the update with PyTorch. If the runtime of
+    the target is not on this machine, the bundle is written and reported as not verified.
+
+    The exit code is 1 and nothing is written if a program does not run or its results differ, or if
+    the accelerator does not support some matrix products and --allow-fallback is not given.
+
+    'optimum-cli export zoexport --model MODEL' takes the same options and makes the same bundle.
 
     \b
-    zoexport compile smollm2-135m --target android-cpu
-    zoexport compile HuggingFaceTB/SmolLM2-135M-Instruct --target android-cpu
-    zoexport compile ./Qwen2-0.5B --target android-cpu --method prge \\
-        --max-length 128 --lora-r 8 -o qwen.bundle
+        zoexport compile smollm2-135m --target android-cpu
+        zoexport compile HuggingFaceTB/SmolLM2-135M-Instruct --target android-cpu
+        zoexport compile ./Qwen2-0.5B --target android-cpu --method prge \\
+            --max-length 128 --lora-r 8 -o qwen.bundle
     """
     from zoexport import api
     from zoexport.core.config import parse_assignments

@@ -85,9 +85,9 @@ def completion(shell: str) -> None:
     """Print a script that completes commands, options, methods, recipes and settings in SHELL.
 
     \b
-    zoexport completion bash > ~/.local/share/bash-completion/completions/zoexport
-    zoexport completion zsh > ~/.zfunc/_zoexport            # of a folder in fpath
-    zoexport completion fish > ~/.config/fish/completions/zoexport.fish
+        zoexport completion bash > ~/.local/share/bash-completion/completions/zoexport
+        zoexport completion zsh > ~/.zfunc/_zoexport            # of a folder in fpath
+        zoexport completion fish > ~/.config/fish/completions/zoexport.fish
     """
     kind: Any = get_completion_class(shell)
     sys.stdout.write(kind(click.Group(PROGRAM), {}, PROGRAM, VARIABLE).source())

@@ -9,6 +9,7 @@ import click
 from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, table
 from zoexport.cli.groups import Verbs
+from zoexport.cli.keys import json_keys
 
 if TYPE_CHECKING:
     from zoexport.api import Bundle
@@ -20,7 +21,7 @@ def data() -> None:
     """Check examples before training on them.
 
     \b
-    zoexport data check train.jsonl --bundle model.bundle
+        zoexport data check train.jsonl --bundle model.bundle
     """
 
 
@@ -47,6 +48,27 @@ def data() -> None:
     help="Maximum number of problems and shortened examples to list.",
 )
 @options.common
+@json_keys("""
+    examples: number of examples that can be used
+    usable: whether SOURCE can be used as it is
+    shapes: number of examples by text, completion, choices, preference and messages
+    max_length: maximum number of tokens of the bundle
+    tokens: least, median, p95 and longest number of tokens before shortening; null without examples
+    labels: number of examples by completion; null if there are more than 20 completions
+    choices: number of examples by number of choices
+    right: number of examples by index of the right choice
+    duplicates: number of examples that equal an earlier one
+    empty: number of examples with an empty text, prompt or completion
+    rows: number of rows with pack=true; null without --pack
+    shortened: number of examples longer than max_length
+    shortened_at: list of their places, at most --limit
+    joined: number of examples without a space between prompt and completion
+    merged: number of examples with a token that is part of both prompt and completion
+    last_turn_only: number of conversations of which only the last turn is learned
+    unused: list of keys that no example uses
+    problem_count: number of rows that cannot be used
+    problems: list of where, found, expected and fix
+""")
 def check(
     data: DataSource, bundle: Bundle, loss: str, pack: bool, limit: int, as_json: bool
 ) -> int:
@@ -56,10 +78,10 @@ def check(
     training as it is.
 
     \b
-    zoexport data check train.jsonl --bundle model.bundle
-    zoexport data check train.csv --bundle model.bundle --columns prompt=question,completion=answer
-    zoexport data check notes/ --bundle model.bundle --pack
-    zoexport data check train.parquet --bundle model.bundle --template sst2 --loss choices --json
+        zoexport data check train.jsonl --bundle model.bundle
+        zoexport data check train.csv --bundle model.bundle --columns prompt=question,completion=answer
+        zoexport data check notes/ --bundle model.bundle --pack
+        zoexport data check train.parquet --bundle model.bundle --template sst2 --loss choices --json
     """
     from zoexport.data.check import check as run
 

@@ -11,7 +11,9 @@ import click
 from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, table
 from zoexport.cli.groups import Verbs
+from zoexport.cli.keys import json_keys
 from zoexport.cli.progress import Phases
+from zoexport.run.results import Generated, Trained
 
 if TYPE_CHECKING:
     from zoexport.api import Bundle
@@ -29,17 +31,24 @@ _RUN = click.option("--run", default="run", show_default=True, help="Name of the
 
 @click.group(cls=Verbs)
 def device() -> None:
-    """Train on a phone that is connected to this computer, over adb."""
+    """Train on a phone that is connected to this computer, over adb.
+
+    The exit code is 1 if there is no adb, no phone, or no runner on the phone.
+    """
 
 
 @device.command("list")
 @options.common
+@json_keys("""
+    devices: list of serial, state, model and abi; model and abi are null if the phone does not
+        respond
+""")
 def list_(as_json: bool) -> None:
     """List the phones that adb sees, with the serial numbers for --serial.
 
     \b
-    zoexport device list
-    zoexport device list --json
+        zoexport device list
+        zoexport device list --json
     """
     from zoexport.tools.device import list_devices
 
@@ -60,12 +69,21 @@ def list_(as_json: bool) -> None:
     "--app", is_flag=True, help="Copy to the app, which imports the bundle, instead of the shell."
 )
 @options.common
+@json_keys("""
+    serial: serial number of the phone
+    bundle: folder on the phone; with --app, the folder of the app
+    copied: whether the bundle was copied; false if the phone already had it
+    runner: folder of the runner on the phone; null if the existing one is used
+""")
 def push(bundle: Bundle, serial: str | None, runner: Path | None, app: bool, as_json: bool) -> None:
     """Copy BUNDLE and a runner to a phone.
 
+    With --app, the app checks the bundle, imports it and replaces a bundle of the same name. A run
+    that trains the bundle in the app is paused first.
+
     \b
-    zoexport device push model.bundle --runner build/android/runner
-    zoexport device push model.bundle --app
+        zoexport device push model.bundle --runner build/android/runner
+        zoexport device push model.bundle --app
     """
     from zoexport.tools.device import push as push_bundle
 
@@ -88,6 +106,13 @@ def push(bundle: Bundle, serial: str | None, runner: Path | None, app: bool, as_
 @_SERIAL
 @_RUNNER
 @options.common
+@json_keys(
+    Trained,
+    """
+    serial: serial number of the phone
+    run: name of the run
+    """,
+)
 def train(
     bundle: Bundle,
     data: DataSource,
@@ -105,9 +130,9 @@ def train(
     train --set'.
 
     \b
-    zoexport device train model.bundle --data train.jsonl --steps 150
-    zoexport device train model.bundle --data train.csv --template sst2 --steps 150
-    zoexport device pull model.bundle --state run
+        zoexport device train model.bundle --data train.jsonl --steps 150
+        zoexport device train model.bundle --data train.csv --template sst2 --steps 150
+        zoexport device pull model.bundle --state run
     """
     from zoexport.core.config import parse_assignments
     from zoexport.data.sources import opened
@@ -167,11 +192,18 @@ def train(
 @_SERIAL
 @_RUNNER
 @options.common
+@json_keys(
+    Generated,
+    """
+    serial: serial number of the phone
+    run: name of the run; null for the bundle as compiled
+    """,
+)
 def generate(bundle: Bundle, prompt: str, as_json: bool, **given: Any) -> None:
     """Generate from BUNDLE on a phone, with the compiled weights or those of a run there.
 
     \b
-    zoexport device generate model.bundle --run run --prompt "Once upon a time"
+        zoexport device generate model.bundle --run run --prompt "Once upon a time"
     """
     from zoexport.tools.device import generate as generate_there
 
@@ -196,6 +228,11 @@ def generate(bundle: Bundle, prompt: str, as_json: bool, **given: Any) -> None:
 @click.option("--sysroot", type=options.PATH, help="Folder with the libraries of 64-bit ARM Linux.")
 @options.force
 @options.common
+@json_keys("""
+    runner: folder of the runner
+    files: list of names
+    bytes: total size
+""")
 def runner_(
     output: Path, build: Path | None, sysroot: Path | None, force: bool, as_json: bool
 ) -> None:
@@ -205,8 +242,8 @@ def runner_(
     compiler.
 
     \b
-    zoexport device runner -o runner
-    zoexport device parity model.bundle --runner runner
+        zoexport device runner -o runner
+        zoexport device parity model.bundle --runner runner
     """
     from zoexport.tools.device.runner import SYSROOT, make_runner
 
@@ -222,14 +259,22 @@ def runner_(
 @_SERIAL
 @options.force
 @options.common
+@json_keys("""
+    serial: serial number of the phone
+    run: name of the run
+    state: folder of the state
+    steps: number of steps of the state
+""")
 def pull(
     bundle: Bundle, state: Path, run: str, serial: str | None, force: bool, as_json: bool
 ) -> None:
     """Copy the state of a run of BUNDLE from a phone.
 
+    The copy is checked before it replaces an existing state.
+
     \b
-    zoexport device pull model.bundle --state run
-    zoexport adapter export model.bundle --state run -o adapter
+        zoexport device pull model.bundle --state run
+        zoexport adapter export model.bundle --state run -o adapter
     """
     from zoexport.tools.device import pull as pull_state
 
@@ -247,16 +292,29 @@ def pull(
 @_SERIAL
 @_RUNNER
 @options.common
+@json_keys("""
+    passed: whether every error is within its bound
+    steps: number of compared steps
+    max_relative_loss_error: largest error of the loss
+    max_relative_state_error: largest error of the trained values; null for zeroth-order methods
+    same_bits: whether replaying the log of the phone gives its state; null for first-order methods
+    relative_gradient_error: error of the projected gradients; null for first-order methods
+    signs: same and of, the number of equal signs and of queries; null for first-order methods
+    bounds: bound of each error
+    serial, phone: serial number, and model with its system
+    step_seconds_median, peak_anonymous_mb, peak_rss_mb: time and memory on the phone
+""")
 def parity(
     bundle: Bundle, steps: int, serial: str | None, runner: Path | None, as_json: bool
 ) -> int:
     """Compare BUNDLE on a phone with the session on this machine.
 
-    Both run the same steps on the batches of 'zoexport parity'. The exit code is 1 if a bound is
-    exceeded.
+    Both run the same steps on the batches of 'zoexport parity' with the same seed. The programs of
+    BUNDLE must also run on this machine. Zeroth-order steps are compared at the state of the phone;
+    first-order runs are independent. The exit code is 1 if a bound is exceeded.
 
     \b
-    zoexport device parity model.bundle --runner build/android/runner
+        zoexport device parity model.bundle --runner build/android/runner
     """
     from zoexport.tools.device import device_parity
 

@@ -13,8 +13,10 @@ from zoexport.cli import options
 from zoexport.cli.adapter import exporting, write_adapter
 from zoexport.cli.console import emit, output_of_libraries, size, table
 from zoexport.cli.groups import Verbs
+from zoexport.cli.keys import json_keys
 from zoexport.cli.progress import Phases
 from zoexport.cli.rounds import Rounds
+from zoexport.run.results import Exported
 
 if TYPE_CHECKING:
     from zoexport.api import Bundle
@@ -23,6 +25,21 @@ if TYPE_CHECKING:
     from zoexport.federated.privacy import Privacy
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+_SUMMARY = """
+    algorithm: name of the algorithm
+    rounds: number of rounds
+    losses: mean loss of the clients' steps in each round; null if no client reports one
+    evaluations, accuracies: loss and accuracy on --test after each round
+    bytes_up, bytes_down: sizes of all messages, without Flower's framing
+    upload_largest: largest upload of a client in a round, in bytes
+    refused: number of refused replies
+    unchanged: number of rounds without a new version
+    flops: operations of all clients' steps, as 'plan' counts; null without the original model
+    digest: SHA-256 of the newest version
+    model, state: file of the newest version, and the folder; null without --state
+"""
 
 
 def _federation(function: F) -> F:
@@ -151,7 +168,7 @@ def _privacy(
             ", ".join(name for name, value in named.items() if value is not None),
             found="no " + ", ".join(name for name, value in named.items() if value is None),
             expected="all three: what is clipped, the noise, and the budget",
-            fix="Give them; docs/federated.md says what they mean.",
+            fix="Pass all three options; see docs/federation.md.",
         )
     return Privacy(clip, noise, epsilon, delta)
 
@@ -160,14 +177,15 @@ def _privacy(
 def federate() -> None:
     """Train one model on the data of many clients, which never leave the clients.
 
-    A client uploads the scalars of its steps, and the server replays them (docs/federated.md).
+    A client uploads the scalars of its steps, and the server replays them (docs/federation.md).
 
     \b
-    zoexport federate simulate model.bundle --data train.jsonl --clients 100 --sample 10 --rounds 20
-    zoexport federate server model.bundle --state fed --nodes keys --ca ca.crt --certificate server.pem \\
-        --key server.key --sample 3 --rounds 20
-    zoexport federate client model.bundle --data mine.jsonl --state me --server example.org:9092 \\
-        --ca ca.crt --key me.key
+        zoexport federate simulate model.bundle --data train.jsonl --clients 100 \\
+            --sample 10 --rounds 20
+        zoexport federate server model.bundle --state fed --nodes keys --ca ca.crt \\
+            --certificate server.pem --key server.key --sample 3 --rounds 20
+        zoexport federate client model.bundle --data mine.jsonl --state me \\
+            --server example.org:9092 --ca ca.crt --key me.key
     """
 
 
@@ -192,6 +210,7 @@ def federate() -> None:
 @_private
 @options.settings
 @options.common
+@json_keys(_SUMMARY)
 def simulate(
     bundle: Bundle,
     data: DataSource,
@@ -208,12 +227,13 @@ def simulate(
     """Simulate clients of BUNDLE on this machine, in Flower's simulation engine.
 
     --set takes runtime settings, such as learning_rate, eps, seed, batch_size; each client runs
-    --steps steps per round.
+    --steps steps per round. The exit code is 1 if too few replies come or count.
 
     \b
-    zoexport federate simulate model.bundle --data train.jsonl --clients 100 --sample 10 --rounds 20
-    zoexport federate simulate model.bundle --data train.jsonl --clients 20 --sample 5 --rounds 50 \\
-        --split labels:0.5 --test test.jsonl --state fed --report page --json
+        zoexport federate simulate model.bundle --data train.jsonl --clients 100 \\
+            --sample 10 --rounds 20
+        zoexport federate simulate model.bundle --data train.jsonl --clients 20 --sample 5 --rounds 50 \\
+            --split labels:0.5 --test test.jsonl --state fed --report page --json
     """
     from zoexport.data.sources import opened
     from zoexport.federated.simulate import simulate as run
@@ -253,6 +273,7 @@ def simulate(
 @_federation
 @options.settings
 @options.common
+@json_keys(_SUMMARY)
 def server(
     bundle: Bundle,
     state: Path,
@@ -267,12 +288,13 @@ def server(
     """Run the rounds of a federation of BUNDLE with real clients.
 
     Clients connect over TLS, and only those with a public key in --nodes may take part.
-    docs/federated.md explains how to make keys and certificates. The same command resumes a server
-    that was stopped.
+    docs/federation.md explains how to make keys and certificates. The same command resumes a server
+    that was stopped. The exit code is 1 if too few replies come or count.
 
     \b
-    zoexport federate server model.bundle --state fed --nodes keys --ca ca.crt --certificate server.pem \\
-        --key server.key --host 0.0.0.0 --sample 3 --rounds 20 --set learning_rate=1e-3
+        zoexport federate server model.bundle --state fed --nodes keys --ca ca.crt \\
+            --certificate server.pem --key server.key --host 0.0.0.0 \\
+            --sample 3 --rounds 20 --set learning_rate=1e-3
     """
     from zoexport.federated.deploy import serve
     from zoexport.federated.processes import Access
@@ -309,13 +331,14 @@ def client(
 ) -> None:
     """Take part in a federation of BUNDLE, with data that stay here, until stopped.
 
-    The server sends the tasks; Flower apps other than zoexport's are refused. docs/federated.md
-    explains what a server learns from uploads and what --dp-noise changes.
+    The server sends the tasks; Flower apps other than zoexport's are refused. docs/federation.md
+    explains what a server learns from uploads and what --dp-noise changes. The exit code is 1 if
+    the server does not accept this client or sends another app.
 
     \b
-    ssh-keygen -t ecdsa -b 384 -N '' -f me.key     # me.key.pub goes to the server's folder as NAME.pub
-    zoexport federate client model.bundle --data mine.jsonl --state me --server example.org:9092 \\
-        --ca ca.crt --key me.key
+        ssh-keygen -t ecdsa -b 384 -N '' -f me.key   # the server gets me.key.pub as NAME.pub
+        zoexport federate client model.bundle --data mine.jsonl --state me \\
+            --server example.org:9092 --ca ca.crt --key me.key
     """
     from zoexport.data.sources import opened
     from zoexport.federated.deploy import take_part
@@ -345,6 +368,7 @@ def client(
 )
 @options.trust
 @exporting
+@json_keys(Exported)
 def export(run: Path, bundle: Path | None, trust: Trust | None, **given: Any) -> None:
     """Write the newest model of the federation in folder RUN as an adapter.
 
@@ -352,8 +376,8 @@ def export(run: Path, bundle: Path | None, trust: Trust | None, **given: Any) ->
     also accept it.
 
     \b
-    zoexport federate export fed -o adapter
-    zoexport federate export fed --format gguf -o adapter.gguf
+        zoexport federate export fed -o adapter
+        zoexport federate export fed --format gguf -o adapter.gguf
     """
     from zoexport.api import Bundle
     from zoexport.federated.store import bundle_of

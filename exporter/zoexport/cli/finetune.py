@@ -9,7 +9,9 @@ import click
 
 from zoexport.cli import completion, options
 from zoexport.cli.console import emit, output_of_libraries, table
+from zoexport.cli.keys import json_keys
 from zoexport.cli.progress import Steps
+from zoexport.run.results import Trained
 
 if TYPE_CHECKING:
     from zoexport.api.finetuning import Run
@@ -72,19 +74,28 @@ _WIDTH = 100
 )
 @options.settings
 @options.common
+@json_keys(
+    """
+    output, bundle, adapter: folders that were written
+    resumed: whether the folder already had a run
+    comparisons: list of prompt, expected, before and after
+    """,
+    Trained,
+)
 def finetune(
     model: str, data: DataSource, assignments: tuple[str, ...], as_json: bool, **given: Any
 ) -> None:
     """Fine-tune MODEL on your examples, in the session that a phone runs.
 
-    Compiles MODEL (or takes the bundle from the cache), holds out a tenth of the examples, trains, compares completions
-    before and after, and exports the adapter. The same command resumes a run that was stopped.
+    Compiles MODEL (or takes the bundle from the cache), holds out a tenth of the examples, trains,
+    compares completions before and after, and exports the adapter. The same command resumes a run
+    that was stopped.
 
     \b
-    zoexport finetune smollm2-135m --data mails.jsonl
-    zoexport finetune smollm2-135m --data mails.jsonl --epochs 5 --learning-rate 5e-4 -o mails
-    zoexport finetune ./Qwen2-0.5B --data reviews.csv --columns prompt=question,completion=answer
-    zoexport finetune smollm2-135m --data train.jsonl --target android-npu --steps 100
+        zoexport finetune smollm2-135m --data mails.jsonl
+        zoexport finetune smollm2-135m --data mails.jsonl --epochs 5 --learning-rate 5e-4 -o mails
+        zoexport finetune ./Qwen2-0.5B --data reviews.csv --columns prompt=question,completion=answer
+        zoexport finetune smollm2-135m --data train.jsonl --target android-npu --steps 100
     """
     from zoexport.api.finetuning import finetune as run
     from zoexport.core.config import parse_assignments

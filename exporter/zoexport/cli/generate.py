@@ -10,6 +10,8 @@ import click
 
 from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, table
+from zoexport.cli.keys import json_keys
+from zoexport.run.results import Generated
 
 if TYPE_CHECKING:
     from zoexport.api import Bundle
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 @options.prompting
 @options.data(
     required=False,
-    text='Prompts as they are: {"prompt"} or {"messages"} (docs/cli.md, "Data").',
+    text='Prompts as they are: {"prompt"} or {"messages"} (docs/formats.md).',
 )
 @click.option("--state", type=options.PATH, help="Training state whose weights are used.")
 @click.option("--adapter", type=options.PATH, help="Exported adapter to use.")
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 @options.last
 @options.engine
 @options.common
+@json_keys(Generated)
 def generate(
     bundle: Bundle,
     prompts: tuple[str, ...],
@@ -57,16 +60,20 @@ def generate(
 ) -> None:
     """Generate from BUNDLE, with the compiled weights or those of a state or adapter.
 
-    If the model has a chat template, prompts use it, unless the state was trained on texts without
-    it; other models continue the text. --json prints one object per prompt.
+    If the model has a chat template, a prompt is a user message, unless the state was trained only
+    on plain texts; other models continue the text. Each line of --data is {"prompt": TEXT}, a text
+    to continue as it is, or {"messages": [...]}, a conversation to answer. Decoding is greedy
+    without --temperature. The state does not change. --json prints one object per prompt.
 
     \b
-    zoexport generate model.bundle --state run --prompt "Once upon a time"
-    zoexport generate model.bundle --adapter adapter --prompt "Once" --temperature 0.8 --top-p 0.9 --seed 1
-    zoexport generate model.bundle --state run --prompt "Q: 2 + 2?\\nA:" --stop Q: --no-chat-template
-    zoexport generate model.bundle --state run --prompt - < letter.txt
-    zoexport generate model.bundle --state run --data prompts.jsonl
-    zoexport generate model.bundle --state run --data questions.csv --columns prompt=question
+        zoexport generate model.bundle --state run --prompt "Once upon a time"
+        zoexport generate model.bundle --adapter adapter --prompt "Once" \\
+            --temperature 0.8 --top-p 0.9 --seed 1
+        zoexport generate model.bundle --state run --no-chat-template \\
+            --prompt "Q: 2 + 2?\\nA:" --stop Q:
+        zoexport generate model.bundle --state run --prompt - < letter.txt
+        zoexport generate model.bundle --state run --data prompts.jsonl
+        zoexport generate model.bundle --state run --data questions.csv --columns prompt=question
     """
     from zoexport.core.errors import ConfigError
     from zoexport.data.sources import opened
@@ -82,7 +89,7 @@ def generate(
     if data is not None and (system is not None or chat_template is not None):
         raise ConfigError(
             "--system and --chat-template",
-            found="--data, whose lines say what is a conversation",
+            found="--data, whose lines contain the conversations",
             expected="--prompt",
             fix='Leave them out; write {"messages"} or {"prompt"} in the file.',
         )

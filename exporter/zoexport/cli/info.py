@@ -10,6 +10,7 @@ import click
 
 from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, size, table
+from zoexport.cli.keys import json_keys
 from zoexport.core.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -22,15 +23,51 @@ if TYPE_CHECKING:
 @click.option("--state", type=options.PATH, help="Training state of the bundle to show instead.")
 @options.trust
 @options.common
+@json_keys(
+    others={
+        "of a bundle": """
+            bundle: folder; other keys are those of the manifest (docs/formats.md)
+            programs: list of name, file, delegates, fallback, inputs and outputs
+            files: size of each file; bytes is the sum
+            bytes: total size
+            trainable_slots, trainable_parameters: numbers of trained tensors and of their values
+            slots: names of all state tensors
+            lora_init_weights: text and rows of the directions; null for random initial values
+            """,
+        "of a state": """
+            state: folder
+            bundle_id, method, seed: bundle and seed of the run
+            steps: number of steps
+            damage: problem of the log, or null
+            settings, data: settings, and sha256 and examples of the data; null if not recorded
+            changes: list of step, key, old and new
+            imported: whether the state started from an imported adapter
+            snapshots: list of steps
+            validation: settings and results of the evaluations, or null
+            """,
+        "of a federation": """
+            federation: folder
+            bundle_id, settings, sample: bundle, settings and number of clients per round
+            rounds: number of rounds
+            loss_of_last_round, evaluation: of the last round, or null
+            """,
+        "of a mask": """
+            mask: file; other keys are those of its header (docs/formats.md)
+            chosen, weights: numbers of selected weights and of all linear weights
+            chosen_by_weight: number of selected weights of each matrix
+            """,
+    }
+)
 def inspect(path: Path, state: Path | None, trust: Trust | None, as_json: bool) -> int:
     """Check a bundle, a training state, a federation or a mask file, and show its contents.
 
-    The exit code is 1 if the log of a state is damaged.
+    All files of a bundle are compared with their hashes. With --state, the state must belong to the
+    bundle. The exit code is 1 if the log of a state is damaged.
 
     \b
-    zoexport inspect model.bundle
-    zoexport inspect run
-    zoexport inspect smollm2.mask
+        zoexport inspect model.bundle
+        zoexport inspect run
+        zoexport inspect smollm2.mask
     """
     from zoexport.federated import FEDERATION
     from zoexport.session import Bundle
@@ -217,10 +254,20 @@ def _update(rule: Mapping[str, Any] | None) -> str:
 @click.command()
 @click.option("--fix", is_flag=True, help="Print the one command that installs what is missing.")
 @options.common
+@json_keys("""
+    ok: whether compiling and training can work
+    command: command that --fix prints, or null
+    checks: list of name, status (ok, optional or missing), found and fix
+""")
 def doctor(fix: bool, as_json: bool) -> int:
     """Check this installation: show what works, what is missing and how to install it.
 
-    The exit code is 1 if something that training needs is missing.
+    Each check is ok, optional (a feature that is not installed) or missing (training needs it). The
+    exit code is 1 if something is missing.
+
+    \b
+        zoexport doctor
+        zoexport doctor --fix
     """
     from zoexport.tools.doctor import examine
 
@@ -262,12 +309,16 @@ def _named(found: list[dict[str, Any]], kind: str, name: str | None) -> list[dic
 @click.command()
 @click.argument("name", required=False)
 @options.common
+@json_keys("""
+    methods: list of name, summary and settings, each with key, default, choices, help and runtime
+        (whether 'train --set' takes it)
+""")
 def methods(name: str | None, as_json: bool) -> None:
     """List the training methods, or the settings of method NAME.
 
     \b
-    zoexport methods
-    zoexport methods mebp
+        zoexport methods
+        zoexport methods mebp
     """
     from zoexport.tools.describe import list_methods
 
@@ -294,12 +345,15 @@ def methods(name: str | None, as_json: bool) -> None:
 @click.command()
 @click.argument("name", required=False)
 @options.common
+@json_keys("""
+    recipes: list of name, method, summary, command, settings and file
+""")
 def recipes(name: str | None, as_json: bool) -> None:
     """List the recipes for --recipe, or the settings of recipe NAME.
 
     \b
-    zoexport recipes
-    zoexport recipes smollm2-135m-mebp
+        zoexport recipes
+        zoexport recipes smollm2-135m-mebp
     """
     from zoexport.tools.describe import list_recipes
 
@@ -313,6 +367,9 @@ def recipes(name: str | None, as_json: bool) -> None:
 
 @click.command()
 @options.common
+@json_keys("""
+    targets: list of name, summary, engine, available and problems, each with where, reason and fix
+""")
 def targets(as_json: bool) -> None:
     """List the targets and what each still needs on this machine."""
     from zoexport.tools.describe import list_targets

@@ -41,18 +41,20 @@ from zoexport.core.errors import STOPPED, Cancelled, ConfigError, ZoExportError,
 from zoexport.core.version import __version__
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="zoexport", message="%(prog)s %(version)s")
 def cli() -> None:
     """Compile a language model into a bundle that fine-tunes itself on a phone.
 
     \b
-    zoexport finetune smollm2-135m --data mails.jsonl
-    zoexport compile smollm2-135m --target android-cpu -o model.bundle
-    zoexport train model.bundle --data train.jsonl --state run --steps 150
-    zoexport eval model.bundle --data test.jsonl --state run
-    zoexport generate model.bundle --state run --prompt "Once upon a time"
-    zoexport adapter export model.bundle --state run --format peft -o adapter
+        zoexport finetune smollm2-135m --data mails.jsonl
+        zoexport compile smollm2-135m --target android-cpu -o model.bundle
+        zoexport train model.bundle --data train.jsonl --state run --steps 150
+        zoexport eval model.bundle --data test.jsonl --state run
+        zoexport generate model.bundle --state run --prompt "Once upon a time"
+        zoexport adapter export model.bundle --state run --format peft -o adapter
     """
 
 

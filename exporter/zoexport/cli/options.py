@@ -191,7 +191,7 @@ _TYPED: dict[str, tuple[Any, str]] = {
 
 
 def data(
-    *others: str, required: bool = True, text: str = 'Examples (docs/cli.md, "Data").'
+    *others: str, required: bool = True, text: str = "Examples (docs/formats.md)."
 ) -> Callable[[F], F]:
     """Add ``--data`` and its format options as one :class:`DataSource`; same for ``others``."""
     option = click.option(
@@ -353,8 +353,7 @@ def sliding(function: F) -> F:
     return click.option(
         "--sliding",
         is_flag=True,
-        help="Continue past the bundle's context with the last part of the text "
-        "(docs/generate.md).",
+        help="Continue past the bundle's context with the last part of the text (docs/export.md).",
     )(function)
 
 
@@ -369,10 +368,15 @@ def sampling(function: F) -> F:
         chosen = Sampling(**{name: given.pop(name) for name in names})
         return function(*arguments, sampling=chosen, **given)
 
-    see = "See docs/generate.md."
     decorated: Any = with_sampling
     for option in (
-        click.option("--seed", type=click.IntRange(0, (1 << 64) - 1), default=0, show_default=True),
+        click.option(
+            "--seed",
+            type=click.IntRange(0, (1 << 64) - 1),
+            default=0,
+            show_default=True,
+            help="Seed of sampling.",
+        ),
         click.option(
             "--repetition-penalty",
             type=float,
@@ -380,14 +384,26 @@ def sampling(function: F) -> F:
             show_default=True,
             help="Penalty for repeated tokens; 1: none.",
         ),
-        click.option("--min-p", type=float, default=0.0, show_default=True, help=see),
+        click.option(
+            "--min-p",
+            type=float,
+            default=0.0,
+            show_default=True,
+            help="Minimum probability of a token, relative to the most likely one.",
+        ),
         click.option(
             "--top-k",
             type=click.IntRange(min=0),
             default=0,
             help="Number of most likely tokens to sample from; 0: all.",
         ),
-        click.option("--top-p", type=float, default=1.0, show_default=True, help=see),
+        click.option(
+            "--top-p",
+            type=float,
+            default=1.0,
+            show_default=True,
+            help="Sample from the fewest tokens whose probabilities reach this sum.",
+        ),
         click.option(
             "--temperature",
             type=float,

@@ -9,6 +9,7 @@ import click
 
 from zoexport.cli import options
 from zoexport.cli.console import emit, table
+from zoexport.cli.keys import json_keys
 from zoexport.cli.progress import Phases
 
 if TYPE_CHECKING:
@@ -27,12 +28,18 @@ if TYPE_CHECKING:
 )
 @options.force
 @options.common
+@json_keys("""
+    bundle, bundle_id: folder and id
+    file: file that was written
+    bytes: size of the file
+    signed: whether the bundle has a signature
+""")
 def pack(bundle: Bundle, output: Path | None, force: bool, as_json: bool) -> None:
     """Write BUNDLE to one file, a ZIP archive that the apps import.
 
     \b
-    zoexport pack model.bundle -o model.zobundle
-    zoexport sign model.bundle --key release.key && zoexport pack model.bundle
+        zoexport pack model.bundle -o model.zobundle
+        zoexport sign model.bundle --key release.key && zoexport pack model.bundle
     """
     from zoexport.tools.packing import SUFFIX
     from zoexport.tools.packing import pack as pack_bundle
@@ -57,13 +64,20 @@ def pack(bundle: Bundle, output: Path | None, force: bool, as_json: bool) -> Non
 @options.force
 @options.trust
 @options.common
+@json_keys("""
+    file: file that was read
+    bundle, bundle_id: folder that was created, and id
+    signed: whether the bundle has a signature
+""")
 def unpack(
     file: Path, output: Path | None, force: bool, trust: Trust | None, as_json: bool
 ) -> None:
     """Extract the bundle in FILE to a folder and check its signature and hashes.
 
+    Signatures are checked only with --trust or ZOEXPORT_TRUST. If a check fails, nothing is left.
+
     \b
-    zoexport unpack model.zobundle -o model.bundle --trust release.pub
+        zoexport unpack model.zobundle -o model.bundle --trust release.pub
     """
     from zoexport.tools.packing import unpack as unpack_bundle
 

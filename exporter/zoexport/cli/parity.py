@@ -9,8 +9,10 @@ import click
 
 from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, table
+from zoexport.cli.keys import json_keys
 from zoexport.cli.progress import Phases
 from zoexport.core.errors import ModelPhases
+from zoexport.run.results import Parity
 
 if TYPE_CHECKING:
     from zoexport.api import Bundle
@@ -46,6 +48,26 @@ _SHOWN = 8
 )
 @click.option("--model", help="Original model, if it has moved since compilation.")
 @options.common
+@json_keys(
+    Parity,
+    others={
+        "with --signs": """
+            passed: whether agreement is at least 0.95
+            num_queries, eps: number of queries and perturbation scale
+            max_loss_error: largest error of a loss at identical inputs
+            counted, share: number and share of queries whose losses differ by more than that
+            agreement: share of counted queries with equal signs; null if there are none
+            agreement_of_all: the same for all queries
+            mean_loss_difference, mean_difference_error: mean of the differences and of their errors
+            runner: program that ran the side of the session
+            """,
+        "with --inner": """
+            program: name of the program
+            values: list of name, operator, shape, largest (magnitude) and error (of each entry of
+                the first dimension, relative to it)
+            """,
+    },
+)
 def parity(
     bundle: Bundle,
     steps: int,
@@ -58,13 +80,16 @@ def parity(
 ) -> int:
     """Compare BUNDLE in the session with the method's reference in PyTorch.
 
-    Both sides run the same steps with the same noise. The exit code is 1 if a bound is exceeded.
+    Both sides run the same steps with the same noise. Errors are relative: of losses, |session -
+    reference| / |reference|; of values and gradients, the norm of the difference over the norm of
+    the reference, largest over the tensors. The exit code is 1 if a bound is exceeded, with --signs
+    if fewer than 95 % of the counted signs agree.
 
     \b
-    zoexport parity model.bundle
-    zoexport parity model.bundle --steps 5 --dump parity-dump
-    zoexport parity model.bundle --signs 200 --eps 3e-2
-    zoexport parity npu.bundle --inner train --dump inner-values
+        zoexport parity model.bundle
+        zoexport parity model.bundle --steps 5 --dump parity-dump
+        zoexport parity model.bundle --signs 200 --eps 3e-2
+        zoexport parity npu.bundle --inner train --dump inner-values
     """
     from zoexport.compiler.parity_signs import compare_signs
 

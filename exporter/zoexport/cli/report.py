@@ -9,6 +9,7 @@ import click
 
 from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, size, table
+from zoexport.cli.keys import json_keys
 from zoexport.cli.progress import Phases
 
 if TYPE_CHECKING:
@@ -43,6 +44,12 @@ if TYPE_CHECKING:
 )
 @options.force
 @options.common
+@json_keys("""
+    report: file that was written
+    bytes: size of the file
+    runs: list of state, steps, best_step (null without evaluations), step_seconds_median and
+        peak_anonymous_mb (null if not recorded)
+""")
 def report(
     states: tuple[Path, ...],
     output: Path,
@@ -53,11 +60,12 @@ def report(
     """Write an HTML report of one run, or a comparison of several.
 
     The page needs no network and has no scripts. It shows training and validation losses, settings
-    side by side, and time and memory if 'train --report-to jsonl' recorded them.
+    side by side, and time and memory if 'train --report-to jsonl' recorded them. At most 24 runs
+    are compared. A run may train meanwhile.
 
     \b
-    zoexport report run -o report.html
-    zoexport report run-1 run-2 -o report.html --bundle model.bundle --prompt "Once upon a time"
+        zoexport report run -o report.html
+        zoexport report run-1 run-2 -o report.html --bundle model.bundle --prompt "Once upon a time"
     """
     from zoexport.tools.report import write_report
 

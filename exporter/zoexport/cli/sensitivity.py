@@ -8,6 +8,7 @@ import click
 
 from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, table
+from zoexport.cli.keys import json_keys
 from zoexport.cli.progress import Phases
 from zoexport.core.errors import ModelPhases
 
@@ -28,6 +29,16 @@ from zoexport.core.errors import ModelPhases
 )
 @options.force
 @options.common
+@json_keys("""
+    mask: file that was written
+    model, kind, density: model, and settings of the selection
+    corpus: text that was used, or null
+    sequences: number of sequences of the text
+    chosen, weights: numbers of selected weights and of all linear weights
+    coverage: share of the squared gradient norm; null unless kind=sensitive
+    seconds: duration
+    peak_rss_mb: memory; null if the system does not report it
+""")
 def sensitivity(
     model: str,
     data: Path | None,
@@ -43,17 +54,17 @@ def sensitivity(
     with the largest averages (SensZOQ). MODEL is as for compile.
 
     \b
-    Settings:
-      density=0.001     selected share of the linear weights
-      scope=model       select among all weights together; layer: that share of each
-      kind=sensitive    or random, largest, smallest (magnitude), grasp
-      sequences=64      sequences of the text, drawn with the seed
-      max_length=256    tokens per sequence
-      seed=0
+        Settings:
+          density=0.001     selected share of the linear weights
+          scope=model       select among all weights together; layer: that share of each
+          kind=sensitive    or random, largest, smallest (magnitude), grasp
+          sequences=64      sequences of the text, drawn with the seed
+          max_length=256    tokens per sequence
+          seed=0
 
     \b
-    zoexport sensitivity smollm2-135m -o smollm2.mask
-    zoexport sensitivity ./Qwen2-0.5B --data task.jsonl --set density=0.01 -o task.mask
+        zoexport sensitivity smollm2-135m -o smollm2.mask
+        zoexport sensitivity ./Qwen2-0.5B --data task.jsonl --set density=0.01 -o task.mask
     """
     from zoexport.core.config import parse_assignments
     from zoexport.tools.sensitivity import make_mask

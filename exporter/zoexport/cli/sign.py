@@ -8,6 +8,7 @@ import click
 
 from zoexport.cli import options
 from zoexport.cli.console import emit, table
+from zoexport.cli.keys import json_keys
 
 
 @click.command()
@@ -24,6 +25,19 @@ from zoexport.cli.console import emit, table
 )
 @options.force
 @options.common
+@json_keys(
+    """
+    bundle, bundle_id: folder and id
+    signature: file that was written
+    public_key: line of the public key
+    """,
+    others={
+        "with --generate": """
+            key, public_key_file: files that were written
+            public_key: line of the public key
+            """
+    },
+)
 def sign(
     bundle: Path | None,
     key: Path | None,
@@ -34,13 +48,13 @@ def sign(
 ) -> None:
     """Sign BUNDLE, so that others can verify that it is yours (--trust).
 
-    Keys and signatures are compatible with minisign: 'minisign -V -p release.pub -m
-    model.bundle/manifest.json'.
+    All files are compared with their hashes first. Keys and signatures are compatible with
+    minisign: 'minisign -V -p release.pub -m model.bundle/manifest.json'.
 
     \b
-    zoexport sign --generate release.key
-    zoexport sign model.bundle --key release.key
-    zoexport eval model.bundle --data test.jsonl --trust release.pub
+        zoexport sign --generate release.key
+        zoexport sign model.bundle --key release.key
+        zoexport eval model.bundle --data test.jsonl --trust release.pub
     """
     from zoexport.tools.signing import make_key, sign_bundle
 

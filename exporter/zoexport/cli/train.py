@@ -8,7 +8,9 @@ import click
 
 from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, table
+from zoexport.cli.keys import json_keys
 from zoexport.cli.progress import Phases, Steps
+from zoexport.run.results import Evaluated, Trained
 
 if TYPE_CHECKING:
     from zoexport.api import Bundle
@@ -48,13 +50,14 @@ if TYPE_CHECKING:
     "--report-to",
     multiple=True,
     metavar="KIND[:PLACE]",
-    help="Logger for steps and evaluations: tensorboard, trackio or jsonl (docs/report.md); may "
+    help="Logger for steps and evaluations: tensorboard, trackio or jsonl (docs/choose.md); may "
     "be repeated.",
 )
 @options.settings
 @options.resume
 @options.engine
 @options.common
+@json_keys(Trained)
 def train(
     bundle: Bundle,
     data: DataSource,
@@ -64,18 +67,26 @@ def train(
 ) -> None:
     """Train BUNDLE on examples, in the session that a phone runs.
 
-    --set takes runtime settings: learning_rate, lr_scheduler_type, eps, seed,
-    gradient_accumulation_steps, loss. A resumed run keeps its settings and data. With --eval-data,
-    the state keeps the weights with the lowest validation loss, and export, eval and generate use
-    them.
+    --set takes runtime settings; 'zoexport methods NAME' marks them. Ctrl-C ends the run after the
+    current step, and the same command resumes it. A resumed run keeps its settings and data; other
+    ones are refused without --change-settings. One process at a time can train a state. With
+    --eval-data, which a resumed run needs again, the state keeps the weights with the lowest
+    validation loss, and export, eval and generate use them.
+
+    The exit code is 3 if the loss diverges: it is not finite, or above ten times the median of the
+    first five steps for five steps. The state then has its last good step.
 
     \b
-    zoexport train model.bundle --data train.jsonl --state run --steps 150
-    zoexport train model.bundle --data train.jsonl --state run --steps 300 --eval-data test.jsonl --patience 3
-    zoexport train model.bundle --data train.csv --columns prompt=question,completion=answer --state run --steps 150
-    zoexport train model.bundle --data hf:stanfordnlp/sst2:train --template sst2 --state run --steps 150
-    zoexport train model.bundle --data train.jsonl --state run --epochs 3 --learning-rate 5e-4
-    zoexport train model.bundle --data train.jsonl --state run --steps 300 --learning-rate 2e-3 --change-settings
+        zoexport train model.bundle --data train.jsonl --state run --steps 150
+        zoexport train model.bundle --data train.jsonl --state run --steps 300 \\
+            --eval-data test.jsonl --patience 3
+        zoexport train model.bundle --data train.csv --state run --steps 150 \\
+            --columns prompt=question,completion=answer
+        zoexport train model.bundle --state run --steps 150 \\
+            --data hf:stanfordnlp/sst2:train --template sst2
+        zoexport train model.bundle --data train.jsonl --state run --epochs 3 --learning-rate 5e-4
+        zoexport train model.bundle --data train.jsonl --state run --steps 300 \\
+            --learning-rate 2e-3 --change-settings
     """
     from zoexport.core.config import parse_assignments
 
@@ -143,6 +154,7 @@ def train(
 @options.settings
 @options.engine
 @options.common
+@json_keys(Evaluated)
 def evaluate(
     bundle: Bundle,
     data: DataSource,
@@ -153,15 +165,17 @@ def evaluate(
 ) -> None:
     """Evaluate BUNDLE on examples: loss, accuracy over choices, accuracy over tokens.
 
-    --set takes loss (full, choices, dpo or orpo), choices, dpo.beta, orpo.beta, pack, append_eos
-    and mask_history. --generate adds exact_match and f1 of greedy responses, which end at an end
-    token, before --stop, or after --max-new-tokens.
+    The loss is the mean over the label tokens of an example, then over the examples. --set takes
+    loss (full, choices, dpo or orpo), choices, dpo.beta, orpo.beta, pack, append_eos and
+    mask_history. --generate adds exact_match and f1 of greedy responses, which end at an end token,
+    before --stop, or after --max-new-tokens. They ignore case, punctuation, articles and repeated
+    spaces, and compare with the completion, the last turn, or the best of a list "answers".
 
     \b
-    zoexport eval model.bundle --data test.jsonl
-    zoexport eval model.bundle --data validation.parquet --template boolq --set loss=choices
-    zoexport eval model.bundle --data test.jsonl --state run --generate --stop "\\n"
-    zoexport eval model.bundle --data test.jsonl --state run --json
+        zoexport eval model.bundle --data test.jsonl
+        zoexport eval model.bundle --data validation.parquet --template boolq --set loss=choices
+        zoexport eval model.bundle --data test.jsonl --state run --generate --stop "\\n"
+        zoexport eval model.bundle --data test.jsonl --state run --json
     """
     from zoexport.core.config import parse_assignments
 

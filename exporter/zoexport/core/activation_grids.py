@@ -1,4 +1,4 @@
-"""8-bit grids that the inputs of linear layers are rounded to (docs/integers.md, Activations).
+"""8-bit grids that the inputs of linear layers are rounded to (docs/formats.md, "Activation grids").
 
 Every value x of a layer's input is rounded with the same few numbers, known before anything runs:
 

@@ -29,7 +29,7 @@ class Value:
     """Input or output of a program.
 
     Attributes:
-        role: one of the roles in docs/bundle.md; ``weight`` is a frozen tensor that the target stores.
+        role: one of the roles in docs/formats.md; ``weight`` is a frozen tensor that the target stores.
         dtype: name of a torch dtype, such as "float32".
     """
 
@@ -95,7 +95,7 @@ class Slot:
     """State tensor: a named tensor that persists between steps.
 
     Attributes:
-        tensor_id: number of the tensor in the noise specification (docs/rng.md).
+        tensor_id: number of the tensor in the noise specification (docs/noise.md).
         module: path of the adapted module in the Hugging Face model.
     """
 
@@ -197,7 +197,7 @@ class TrainingGraph:
             of a layer; size 0 means int8. The values of these weights and of ``parameters`` may be missing until
             ``ir.frozen`` writes them.
         rounded: weight that contains the input's quantization format, by name of the linear layer's parameter.
-        grid: parameters of the perturbation of trained integers (docs/integers.md); None if none are trained.
+        grid: parameters of the perturbation of trained integers (docs/noise.md); None if none are trained.
         step: perturbations of one step; None if the session computes gradients.
         source: reader of the model's parameters.
         chosen: indices of the trained elements of each parameter, int64 (k), ascending, ``row * columns + column``;

@@ -1,4 +1,4 @@
-"""Integers that are trained: roundings of a direction drawn from few levels, and the update (docs/integers.md).
+"""Integers that are trained: roundings of a direction drawn from few levels, and the update (docs/noise.md).
 
 Every function gives the same integers as ``runtime_ops/kernels/grid.h``.
 """
@@ -30,7 +30,7 @@ def pair_table(eps: float, bits: int) -> Table:
         bits: 2, 4 or 8.
 
     Returns:
-        int32 (2^t, 2): thresholds, and pairs as four signed bytes each (docs/integers.md).
+        int32 (2^t, 2): thresholds, and pairs as four signed bytes each (docs/noise.md).
 
     Raises:
         ValueError: other bits, or an eps that is not above 0 or cuts off more than a twentieth of the directions.

@@ -1,4 +1,4 @@
-"""The block Hadamard rotation of rows, which spreads outliers before int8 rounding (docs/int4.md).
+"""The block Hadamard rotation of rows, which spreads outliers before int8 rounding (docs/formats.md).
 
 Neighbours that are rounded to int8 have one scale. A few large values, which language models have, take the range and
 leave the others few levels. An orthogonal rotation R of the input spreads them: x W^T = (x R) (W R)^T. R is Sylvester's

@@ -1,4 +1,4 @@
-"""Weight quantization: INT4 in groups (docs/int4.md states the packing) and INT8 by output channel."""
+"""Weight quantization: INT4 in groups (docs/formats.md states the packing) and INT8 by output channel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The manifest of a bundle (docs/bundle.md, graphs/schema/manifest.schema.json).
+"""The manifest of a bundle (docs/formats.md, graphs/schema/manifest.schema.json).
 
 The compiler writes it here; :class:`zoexport.session.Bundle` reads it.
 """

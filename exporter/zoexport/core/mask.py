@@ -2,7 +2,7 @@
 
 A safetensors file. For each linear weight, by its parameter's name, the places of its chosen elements: int64 (k),
 ascending, ``row * columns + column``. The metadata are ``format`` and ``facts``, the fields of :class:`MaskFacts` as
-JSON. docs/masks.md describes both.
+JSON. docs/formats.md describes both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The noise specification ``zoexport-philox4x32-10/1`` in numpy (docs/rng.md states it).
+"""The noise specification ``zoexport-philox4x32-10/1`` in numpy (docs/noise.md states it).
 
 Every function gives the same bits as ``runtime_ops/rng``. Integers are uint32 with wrap-around; the
 normals use float32 additions, subtractions, multiplications and square roots only, one rounding each,
@@ -172,7 +172,7 @@ def signs(
 def kept(
     seed: int, tensor_id: int, query: int, step: int, count: int, share: float, start: int = 0
 ) -> Floats:
-    """Return dropout factors (docs/rng.md, "Dropout"): 0 for a ``share``, else 1 / (1 - share).
+    """Return dropout factors (docs/noise.md, "Dropout"): 0 for a ``share``, else 1 / (1 - share).
 
     Returns:
         float32 (count,).
@@ -268,7 +268,7 @@ def _sine_cosine(word: Words) -> tuple[Floats, Floats]:
 
 
 def permutation(seed: int, epoch: int, n: int) -> NDArray[np.int64]:
-    """The order of ``n`` entries in an epoch: Fisher-Yates from the last entry down (docs/session.md).
+    """The order of ``n`` entries in an epoch: Fisher-Yates from the last entry down (docs/noise.md).
 
     Returns:
         int64 (n,).

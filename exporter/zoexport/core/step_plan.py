@@ -1,4 +1,4 @@
-"""Plan of a step's gradient estimate: the member ``step`` of the manifest (docs/bundle.md).
+"""Plan of a step's gradient estimate: the member ``step`` of the manifest (docs/formats.md).
 
 The stages are divided into groups, one level each. A level perturbs the parameters of its group
 along new directions; a probe is one side of a direction, or no perturbation. Levels are nested: for
@@ -16,7 +16,7 @@ from typing import Any, Literal
 Copies = Literal["one", "stage", "call"]
 """How many perturbed copies are computed at once: one; all, stage by stage; all in a call of programs that perturb."""
 Noise = Literal["normal", "rademacher"]
-"""What directions are made of (docs/rng.md)."""
+"""What directions are made of (docs/noise.md)."""
 Divisor = Literal["distance", "deviation"]
 """What a difference of two losses is divided by: how far apart their probes are, or the losses' standard deviation."""
 
@@ -27,7 +27,7 @@ Rule = Literal["momentum", "adam", "muon"]
 
 @dataclasses.dataclass(frozen=True)
 class UpdateRule:
-    """Moments of the last steps' gradients, made again from the log in each update (docs/adam-from-the-log.md).
+    """Moments of the last steps' gradients, made again from the log in each update (docs/methods.md).
 
     Attributes:
         rule: ``momentum``, by the first moment; ``adam``, by that over the root of the second; ``muon``, by the first

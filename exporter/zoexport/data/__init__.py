@@ -1,1 +1,1 @@
-"""Training data: conversion to JSON Lines of a session, templates and checks (docs/cli.md)."""
+"""Training data: conversion to JSON Lines of a session, templates and checks (docs/formats.md)."""

@@ -115,7 +115,7 @@ def check(
         limit: maximum number of problems and of truncated examples to list.
 
     Returns:
-        The keys of ``data check --json`` (docs/cli.md).
+        The keys of ``data check --json`` (docs/reference/cli.md).
 
     Raises:
         DataError: the source cannot be read at all. ConfigError, BundleError: it cannot be tokenized.

@@ -90,7 +90,7 @@ def read_examples(
 
 
 def write_examples(examples: Iterable[Example], path: Path) -> None:
-    """Write the runner's JSON Lines atomically (docs/session.md).
+    """Write the runner's JSON Lines atomically (docs/formats.md).
 
     Raises:
         ConfigError: the place cannot be written.

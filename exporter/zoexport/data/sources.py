@@ -1,4 +1,4 @@
-"""Convert CSV, Parquet, text files and Hub data sets to JSON Lines for a session (docs/cli.md).
+"""Convert CSV, Parquet, text files and Hub data sets to JSON Lines for a session (docs/formats.md).
 
 Errors that refer to lines of the converted file are changed to refer to rows of the source.
 """

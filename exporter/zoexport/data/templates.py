@@ -1,4 +1,4 @@
-"""YAML templates with Jinja: convert a row to a prompt, completion and choices (docs/cli.md)."""
+"""YAML templates with Jinja: convert a row to a prompt, completion and choices (docs/formats.md)."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _wrong(name: str, found: str) -> ConfigError:
         f"--template {name}",
         found=found,
         expected=f"a mapping with text, or prompt and completion or choices and label (keys: {', '.join(_KEYS)})",
-        fix="Correct the file; docs/cli.md has an example.",
+        fix="Correct the file; docs/formats.md has an example.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Text settings of a model: the manifest's ``text`` (docs/text.md)."""
+"""Text settings of a model: the manifest's ``text`` (docs/formats.md)."""
 
 from __future__ import annotations
 

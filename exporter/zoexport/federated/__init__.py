@@ -1,4 +1,4 @@
-"""Federated training on Flower, whose upload is scalars (docs/federated.md).
+"""Federated training on Flower, whose upload is scalars (docs/federation.md).
 
 ``terms``: settings of a federation; ``protocol``: messages and their encoding; ``models``: trained
 values; ``aggregate``: replay and averaging; ``client``: request handling; ``checks``: validation

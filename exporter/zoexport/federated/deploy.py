@@ -83,7 +83,7 @@ def serve(
     The others are those of :func:`simulate.simulate`.
 
     Returns:
-        The keys of ``federate --json`` (docs/federated.md).
+        The keys of ``federate --json`` (docs/federation.md).
 
     Raises:
         ZoExportError: something cannot be used, or too few clients answered.

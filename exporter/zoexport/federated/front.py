@@ -182,7 +182,7 @@ def serving(
         raise ConfigError(
             f"--certificate {certificate}, --key {key}",
             found=f"no certificate and its key ({first_line(error)})",
-            expected="PEM, as docs/federated.md makes them",
+            expected="PEM, as docs/federation.md makes them",
             fix="Correct the paths.",
         ) from error
     server = uvicorn.Server(config)
@@ -301,5 +301,5 @@ def _check_trusted(listener: socket.socket, ca: Path, certificate: Path) -> None
             f"--certificate {certificate}",
             found=f"what clients with --ca {ca} do not take ({first_line(error)})",
             expected="a certificate that this authority has signed, and that is valid now",
-            fix="Sign it as docs/federated.md says, or correct --ca.",
+            fix="Sign it as docs/federation.md says, or correct --ca.",
         ) from error

@@ -46,7 +46,7 @@ class NodeKeys:
                 f"--nodes {self._folder}",
                 found="no public key",
                 expected="a file NAME.pub for each client that may take part",
-                fix="Make keys as docs/federated.md says, and copy the public halves there.",
+                fix="Make keys as docs/federation.md says, and copy the public halves there.",
             )
         return found
 
@@ -103,6 +103,6 @@ def _pem(path: Path) -> bytes:
             str(path),
             found=f"no ECDSA key ({first_line(error)})",
             expected="the public half of what ssh-keygen -t ecdsa makes",
-            fix="Make keys as docs/federated.md says.",
+            fix="Make keys as docs/federation.md says.",
         ) from error
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

@@ -69,7 +69,7 @@ def readable(path: Path) -> None:
             str(path),
             found=error.strerror or str(error),
             expected="a key or certificate that can be read",
-            fix="Correct the path; docs/federated.md says how to make them.",
+            fix="Correct the path; docs/federation.md says how to make them.",
         ) from error
 
 

@@ -69,7 +69,7 @@ def simulate(
         progress: called with what happens before the first round.
 
     Returns:
-        The keys of ``federate --json`` (docs/federated.md).
+        The keys of ``federate --json`` (docs/federation.md).
 
     Raises:
         ZoExportError: something cannot be used, or too few clients answered.

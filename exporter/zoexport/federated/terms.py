@@ -67,7 +67,7 @@ class Terms:
     Attributes:
         bundle: its id. algorithm: a key of :data:`ALGORITHMS`. seed: that all others are derived from.
         steps: of a client in a round. scalars: in a record of the trajectory log; 0 for first-order methods.
-        learning_rate, eps, loss, batch, gradient_accumulation_steps, difference: of the session (docs/cli.md).
+        learning_rate, eps, loss, batch, gradient_accumulation_steps, difference: of the session.
     """
 
     bundle: str

@@ -33,11 +33,11 @@ def grid_linear_int4(
     step: Tensor,
     queries: int,
 ) -> Tensor:
-    """x W^T (+ bias) for all perturbed copies at once (QuZO, equation 8; docs/integers.md).
+    """x W^T (+ bias) for all perturbed copies at once (QuZO, equation 8; docs/noise.md).
 
     Args:
         x: float32 (..., K), rows that are 2 * queries copies of as many, one after the other.
-        codes, scales: see docs/int4.md. bias: float32 (N) or None.
+        codes, scales: see docs/formats.md. bias: float32 (N) or None.
         table: int32 (2^t, 2), of ``core.grid.pair_table``.
         number: int64 (1), of the codes in the noise specification.
         epsilon: float32 (1); 0 takes the weights as they are, and the rows need be no copies.

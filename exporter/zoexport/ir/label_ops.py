@@ -85,7 +85,7 @@ def linear_label_logprobs_int4(
     cap: float,
     label_tokens: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """:func:`linear_label_logprobs` of an int4 weight (docs/int4.md)."""
+    """:func:`linear_label_logprobs` of an int4 weight (docs/formats.md)."""
     weight = int4.dequantize_int4(codes, scales)
     return linear_label_logprobs(x, weight, bias, scale, cap, label_tokens)
 

@@ -1,4 +1,4 @@
-"""Noise as an input, for engines that cannot make it: what the session's own generator gives (docs/rng.md).
+"""Noise as an input, for engines that cannot make it: what the session's own generator gives (docs/noise.md).
 
 Before::
 

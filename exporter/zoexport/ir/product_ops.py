@@ -39,7 +39,7 @@ def linear_int4(x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None) -
     """x W^T (+ bias) with float32 activations and accumulation; differentiable in x alone.
 
     Args:
-        x: float32 (..., K). codes, scales: see docs/int4.md. bias: float32 (N) or None.
+        x: float32 (..., K). codes, scales: see docs/formats.md. bias: float32 (N) or None.
 
     Returns:
         float32 (..., N).

@@ -14,7 +14,7 @@ from zoexport.methods.whole import WholeOrLayers
 
 @dataclasses.dataclass(frozen=True)
 class FzooConfig(WholeOrLayers):
-    """Settings of ``fzoo`` for ``--set`` and recipes; docs/fzoo.md explains the defaults."""
+    """Settings of ``fzoo`` for ``--set`` and recipes; docs/methods.md explains the defaults."""
 
     together: ClassVar[bool] = True
 

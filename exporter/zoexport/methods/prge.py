@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _SOONER = (
     "Of zeroth-order methods over adapters, fzoo with lora.init_weights=activations reached the loss of prge in 0.37 of"
-    " its operations (docs/learning.md)."
+    " its operations (docs/results/learning.md)."
 )
 
 

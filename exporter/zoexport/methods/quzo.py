@@ -1,4 +1,4 @@
-"""QuZO: zeroth-order training of quantized weights, which stay integers (docs/quzo.md)."""
+"""QuZO: zeroth-order training of quantized weights, which stay integers (docs/methods.md)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Frozen ones can be INT4.
 
 _EPS = {"int4": 0.5, "int8": 1.0, "adapters": 1.0}
 _LR = {"int4": 3e-3, "int8": 1.0, "adapters": 1000.0}
-"""Defaults by trained integers, measured with SmolLM2-135M (docs/quzo.md, "Measured: learning")."""
+"""Defaults by trained integers, measured with SmolLM2-135M (docs/results/learning.md)."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 With granularity=model the programs apply updates themselves, from the gradients of one step. With
 granularity=layer the session applies them and can also use the gradients of earlier steps
-(docs/adam-from-the-log.md).
+(docs/methods.md).
 
 Passes are imported inside functions: training reads a method's settings without torch.
 """

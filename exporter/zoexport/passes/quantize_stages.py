@@ -1,4 +1,4 @@
-"""quantize_stages: frozen linear weights and the token embedding of a split graph in int4 or int8 (docs/int4.md).
+"""quantize_stages: frozen linear weights and the token embedding of a split graph in int4 or int8 (docs/formats.md).
 
 Before::
 

@@ -1,4 +1,4 @@
-"""quantize_weights: frozen linear weights and the token embedding in int4 or int8 (docs/int4.md).
+"""quantize_weights: frozen linear weights and the token embedding in int4 or int8 (docs/formats.md).
 
 Before::
 

@@ -1,4 +1,4 @@
-"""rotate_inputs: inputs of quantized layers that have outliers are rotated before they are rounded (docs/int4.md).
+"""rotate_inputs: inputs of quantized layers that have outliers are rotated before they are rounded (docs/formats.md).
 
 Before::
 

@@ -1,4 +1,4 @@
-"""round_activations: the inputs of linear layers are rounded to 8-bit grids (QuZO, appendix B; docs/integers.md).
+"""round_activations: the inputs of linear layers are rounded to 8-bit grids (QuZO, appendix B; docs/formats.md).
 
 Before, in a split graph whose weights are not quantized yet::
 

@@ -5,7 +5,7 @@ Before, no program updates the slot. After::
     update(master, projected_gradients (q), learning_rate, seed, step) -> master'
         master' = zoexport.zo_update_half(master, g, learning_rate, seed, step, tensor_id)
 
-A session runs it once, before the first stage of a step (docs/session.md).
+A session runs it once, before the first stage of a step (docs/architecture.md).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``generate``: streaming text generation with switchable adapters.
 
-The session tokenizes (docs/text.md), so torch, transformers and tokenizers are not loaded.
+The session tokenizes (docs/formats.md), so torch, transformers and tokenizers are not loaded.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def generate(
         max_new_tokens: maximum number of generated tokens.
         stop: strings that end the text; it excludes the stop string.
         sampling: None: greedy decoding.
-        sliding: continue past the context with the last part of the tokens (docs/generate.md).
+        sliding: continue past the context with the last part of the tokens (docs/export.md).
         last: use the weights of the last step, even if the run keeps its best ones.
         on_text: called with each chunk of generated text.
 

@@ -1,4 +1,7 @@
-"""Typed results of verbs; ``as_dict`` returns the keys of the command line's ``--json``."""
+"""Typed results of verbs; ``as_dict`` returns the keys of the command line's ``--json``.
+
+The command line copies the attributes' descriptions into its help (``cli.keys``).
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,18 @@ class Trained(_Result):
     """A training run.
 
     Attributes:
-        steps: steps of the state. total_steps: requested steps; more if patience ended the run.
-        losses: loss of each step. engine: engine of the last step.
-        step_seconds_median, peak_rss_mb, peak_anonymous_mb: of this call; None without steps or if
-            the system does not report the value.
+        steps: number of steps of the state.
+        total_steps: number of requested steps; more than steps if patience ended the run.
+        engine: engine of the last step.
+        losses: loss of each step of the state.
+        step_seconds_median, peak_rss_mb, peak_anonymous_mb: time and memory of this call; None if
+            no step ran or the system does not report the value.
         state: folder of the state.
-        examples: number of examples. shortened: number of those that exceed the maximum length.
-        evaluations: validation results with step, loss, accuracy, token_accuracy and margin.
-            best_step: the step with the lowest loss; None if no step was evaluated.
+        examples: number of examples.
+        shortened: number of examples that exceed the maximum length.
+        evaluations: list of validation results with step, loss, accuracy, token_accuracy and
+            margin.
+        best_step: step with the lowest validation loss; None if no step was evaluated.
     """
 
     steps: int
@@ -52,12 +59,14 @@ class Evaluated(_Result):
     """Result of an evaluation.
 
     Attributes:
-        loss: mean over the examples. accuracy: share with the right choice as the likeliest one, or
-            with the chosen response preferred; None without choices.
-        token_accuracy: share of labels that equal the likeliest token.
-        margin: mean preference margin (docs/preferences.md); None unless the loss compares pairs.
-        examples: number of examples. shortened: number of those that exceed the maximum length.
-        exact_match, f1: SQuAD scores of greedy completions, 0 to 1; None if not requested.
+        loss: mean loss of the examples.
+        accuracy: share of examples whose right choice or chosen response has the highest score;
+            None without choices.
+        token_accuracy: share of label tokens that the model ranks first.
+        margin: mean preference margin; None unless the loss compares pairs.
+        examples: number of examples.
+        shortened: number of examples that exceed the maximum length.
+        exact_match, f1: SQuAD scores of greedy completions, 0 to 1; only if requested.
     """
 
     loss: float
@@ -81,11 +90,13 @@ class Generated(_Result):
     """A generated completion.
 
     Attributes:
-        text: completion up to a stop string. tokens: generated tokens without the end token.
+        text: completion up to a stop string.
+        tokens: generated tokens without the end token, with the tokens of a stop string.
         prompt_tokens: number of prompt tokens.
-        stop: why it ended: eos, length, string or caller.
-        prefill_tokens_per_second, decode_tokens_per_second: for the prompt; after the first token.
-        peak_anonymous_mb: of this process during generation; None if the system does not report it.
+        stop: reason for the end: eos, length, string or caller.
+        prefill_tokens_per_second: speed of the prompt.
+        decode_tokens_per_second: speed of the tokens after the first one.
+        peak_anonymous_mb: anonymous memory of the process; None if the system does not report it.
     """
 
     text: str
@@ -99,13 +110,20 @@ class Generated(_Result):
 
 @dataclasses.dataclass(frozen=True)
 class Parity(_Result):
-    """Comparison of the session with the method's reference (docs/cli.md defines the errors).
+    """Comparison of the session with the method's reference.
 
     Attributes:
-        passed: whether every error is within its bound. steps: number of compared steps.
-        max_relative_*: largest errors; None if the method does not have the quantity.
-        difference_resolution: the smallest difference of losses that the bundle's arithmetic resolves.
-        bounds: bound of each error. runner: program that ran the session's side.
+        passed: whether every error is within its bound.
+        steps: number of compared steps.
+        max_relative_loss_error, max_relative_state_error: largest errors of the loss and of the
+            trained values.
+        max_relative_gradient_error: largest error of a gradient; None for zeroth-order methods.
+        max_relative_difference_error: largest error of a difference of two losses beyond
+            difference_resolution; None for first-order methods.
+        difference_resolution: smallest difference of losses that the bundle's arithmetic resolves;
+            None for first-order methods and for quantized activations of android-npu.
+        bounds: bound of each error.
+        runner: program that ran the session's side.
     """
 
     passed: bool
@@ -124,7 +142,11 @@ class Exported(_Result):
     """Files that were exported for another tool.
 
     Attributes:
-        adapter: the folder. format: its kind. steps: of the state. tensors: count. bytes: in total.
+        adapter: folder or file that was written.
+        format: format of the files.
+        steps: number of steps of the state.
+        tensors: number of tensors.
+        bytes: total size.
     """
 
     adapter: Path
@@ -139,7 +161,9 @@ class Imported(_Result):
     """A state created from an adapter.
 
     Attributes:
-        state: the folder. format: the adapter's kind. tensors: number read.
+        state: folder of the state.
+        format: format of the adapter.
+        tensors: number of tensors.
     """
 
     state: Path

@@ -102,7 +102,7 @@ def train(
     """Train until the state has ``steps`` steps in total, with the session that runs on phones.
 
     Args:
-        data: examples (docs/cli.md).
+        data: examples (docs/formats.md).
         state: run directory; an existing run is resumed.
         steps: total number of steps, including those of an existing run.
         epochs: passes over the examples, instead of ``steps``.
@@ -117,7 +117,7 @@ def train(
             a lower loss end the run. Readers of the state get the weights of the best evaluation,
             or with ``keep="last"`` of the last step. A resumed run keeps these options.
         evaluated: called after each evaluation.
-        report_to: ``tensorboard``, ``trackio``, ``jsonl``, or one with ``:PLACE`` (docs/report.md).
+        report_to: ``tensorboard``, ``trackio``, ``jsonl``, or one with ``:PLACE`` (docs/choose.md).
         settings: settings of the run, such as ``learning_rate``, ``lr_scheduler_type``, ``eps``,
             ``seed`` and ``loss``; default: those of an existing run, or of the bundle.
 
@@ -236,7 +236,7 @@ def evaluate(
     """Return loss and accuracies of a state, or of the bundle as compiled.
 
     Args:
-        data: examples (docs/cli.md).
+        data: examples (docs/formats.md).
         state: folder of a training state, with its pending update applied; not modified.
         generate: also generate a completion for each prompt and compute SQuAD scores.
         max_new_tokens, stop: of completions; see :meth:`zoexport.Bundle.generate`.

@@ -26,7 +26,7 @@ class Bundle:
 
     Attributes:
         path: folder of the bundle.
-        manifest: content of its manifest.json (docs/bundle.md).
+        manifest: content of its manifest.json (docs/formats.md).
         trust: public keys; whenever files are read, one of them must have signed the bundle.
         engine: engine of its sessions, one that it has programs for; None: the manifest's.
     """
@@ -125,7 +125,7 @@ class Bundle:
         """Yield the examples of a data file, tokenized with the bundle's tokenizer.
 
         Args:
-            data: JSON Lines (docs/cli.md, "Data").
+            data: JSON Lines (docs/formats.md, "Training data").
             progress: called with the share of the file that was read, and with a notice if examples
                 were truncated or lack an end token.
             reads: settings for :meth:`Dataset.read`, see :func:`zoexport.session.data.reading`.

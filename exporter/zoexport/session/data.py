@@ -1,4 +1,4 @@
-"""Tokenizers, data sets and data files of a session (docs/text.md)."""
+"""Tokenizers, data sets and data files of a session (docs/formats.md)."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ class Dataset(abi.Handle):
         abi.call("zo_dataset_add", self.handle, packed, len(candidates), target)
 
     def load(self, path: Path) -> None:
-        """Append the examples of a JSON Lines file (docs/session.md).
+        """Append the examples of a JSON Lines file (docs/formats.md).
 
         Raises:
             DataError: the file cannot be used (names the line); nothing is appended.
@@ -210,7 +210,7 @@ class Dataset(abi.Handle):
         on_part: OnPart | None = None,
         **reads: Any,
     ) -> Read:
-        """Append the examples of a data file (docs/cli.md, "Data"), tokenized for a bundle.
+        """Append the examples of a data file (docs/formats.md, "Training data"), tokenized for a bundle.
 
         Args:
             path: JSON Lines of texts, prompts and completions, choices, conversations or pairs of answers.
@@ -218,7 +218,7 @@ class Dataset(abi.Handle):
             on_part: called with the bytes read so far, about twenty times a second.
             reads: settings, :data:`zoexport.core.settings.READING`. Each example must have what the
                 ``loss`` compares: choices, or a pair for ``dpo`` and ``orpo``. ``pack`` packs
-                others into rows, each an example here, and splits long texts (docs/packing.md).
+                others into rows, each an example here, and splits long texts (docs/formats.md).
 
         Raises:
             ConfigError: an unknown loss or pack, or examples to pack for a masked language model.

@@ -365,7 +365,7 @@ class Session(abi.Handle):
             untrained: use the bundle's own weights.
             adapter: name of a loaded adapter to use instead of the trained weights.
             keep: keep the caches, to continue from a common prefix of the next prompt.
-            sliding: continue past the context with the last part of the tokens (docs/generate.md).
+            sliding: continue past the context with the last part of the tokens (docs/export.md).
             on_token: called with each token. on_text: called with chunks of text.
 
         Raises:
@@ -621,7 +621,7 @@ def manifest_text(bundle: Path, trust: Trusted) -> bytes:
 
 
 def describe_state(state: Path) -> dict[str, Any]:
-    """Describe a state folder, as docs/session.md lists it, without changing it.
+    """Describe a state folder, as docs/formats.md lists it, without changing it.
 
     Raises:
         StateError: the state is missing, or damaged beyond its log.
@@ -641,7 +641,7 @@ def vulkan_devices() -> list[dict[str, str]]:
 
 
 def normals(seed: int, *, tensor_id: int, query: int, step: int, count: int) -> array.array[float]:
-    """Return the first ``count`` normals of a perturbation, from the runtime's own generator (docs/rng.md)."""
+    """Return the first ``count`` normals of a perturbation, from the runtime's own generator (docs/noise.md)."""
     values = array.array("f", bytes(4 * count))
     abi.library().zo_rng_normals(seed, tensor_id, query, step, 0, count, abi.address(values))
     return values

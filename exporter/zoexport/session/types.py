@@ -147,7 +147,7 @@ class StepEvaluation:
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """Sampling of the next token (docs/generate.md); by default the most likely one."""
+    """Sampling of the next token (docs/export.md); by default the most likely one."""
 
     temperature: float = 0.0
     top_k: int = 0

@@ -1,7 +1,7 @@
 """An estimate for one method and its settings: every part named, all in bytes.
 
 Anonymous memory is what only swapping could take from a process. What the session keeps in mapped files
-(docs/session.md) counts to the resident size alone, here as if every page of it were resident at once.
+(docs/formats.md) counts to the resident size alone, here as if every page of it were resident at once.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class MaskConfig:
         help="the best of all linear weights together, or that share of each",
         choices=("model", "layer"),
     )
-    kind: str = setting("sensitive", help="what chooses (docs/masks.md)", choices=KINDS)
+    kind: str = setting("sensitive", help="what chooses (docs/formats.md)", choices=KINDS)
     sequences: int = setting(64, help="of the text, drawn with the seed", at_least=1)
     max_length: int = setting(256, help="tokens of the longest sequence", at_least=2)
     seed: int = setting(0, help="of the sequences that are drawn, and of kind=random", at_least=0)

@@ -1,4 +1,4 @@
-"""A bundle as one file, for moving it: ``zoexport pack`` and ``unpack`` (docs/bundle.md, "As one file")."""
+"""A bundle as one file, for moving it: ``zoexport pack`` and ``unpack`` (docs/formats.md, "Packed bundle")."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def plan_training(
         progress: called with the name of each phase.
 
     Returns:
-        The keys of ``plan --json`` (docs/cli.md).
+        The keys of ``plan --json`` (docs/reference/cli.md).
 
     Raises:
         ZoExportError: one clear error.

@@ -1,4 +1,4 @@
-"""``report``: runs as one page that needs no network and runs no script (docs/report.md)."""
+"""``report``: runs as one page that needs no network and runs no script (docs/choose.md)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from zoexport.run.generate import Prompt
 
 MOST_POINTS = 400
-"""Of a curve, as of jobs (docs/jobs.md)."""
+"""Of a curve, as of jobs (docs/android.md)."""
 _HEADER = 64
 
 
@@ -30,7 +30,7 @@ class Run:
     """Data of a run.
 
     Attributes:
-        state: run directory. found: description of the state (docs/session.md).
+        state: run directory. found: description of the state (docs/formats.md).
         losses: loss of each step.
         seconds, anonymous_mb: values by step, for the steps in the report next to the state.
         bytes: size of the state's files.

@@ -1,7 +1,7 @@
 """Sensitivity of linear weights: squared gradients, and masks of the largest (SensZOQ).
 
 ``zoexport sensitivity`` is :func:`make_mask`. For reports, :func:`averaged_squares` gives a model's squared gradients
-on a data file, and :func:`zoexport.tools.mask_choice.coverage` the share of them that a mask covers. docs/masks.md
+on a data file, and :func:`zoexport.tools.mask_choice.coverage` the share of them that a mask covers. docs/formats.md
 describes the file.
 """
 

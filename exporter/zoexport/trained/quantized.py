@@ -1,9 +1,9 @@
-"""Train the integers of quantized weights (docs/integers.md), of linear layers or adapters.
+"""Train the integers of quantized weights (docs/noise.md), of linear layers or adapters.
 
 Settings: ``num_queries``, ``eps``, those of the perturbations, and ``update_rule``.
 
 ``quantized`` is a folder with ``quantized_model.safetensors``: for every trained parameter ``<parameter>.codes`` and
-``<parameter>.scales`` in the packing that ``quantized_config.json`` names (docs/int4.md). That file
+``<parameter>.scales`` in the packing that ``quantized_config.json`` names (docs/formats.md). That file
 also identifies the model.
 
 ``hf`` is a Hugging Face model: the original, in which every trained weight is scale times integer. Its other weights

@@ -1,4 +1,4 @@
-// model.vulkan.json: a bundle's programs as dispatches of this engine's shaders (format: docs/android-gpu.md). It may
+// model.vulkan.json: a bundle's programs as dispatches of this engine's shaders (format: docs/targets.md). It may
 // come from a stranger: no content makes a dispatch read or write outside of the buffers made for it.
 #pragma once
 

@@ -2,7 +2,7 @@
  *
  * An app names a bundle, examples and a number of steps. The job stores that in its folder, asks before it mixes runs,
  * evaluates before, during and after training, waits while the device is hot, low on power or full, saves and ends when
- * memory is short or the app asks, and continues in another process. docs/jobs.md describes it.
+ * memory is short or the app asks, and continues in another process. docs/android.md describes it.
  *
  * Threads: zo_job_pause, zo_job_view, zo_job_losses, zo_job_request and zo_job_problem may be called from any thread, also
  * while another call runs, and from within its callbacks; the others one at a time. A job must not be closed while a call

@@ -1,7 +1,7 @@
 /* zoexport session: the training loop behind a C ABI.
  *
- * A host opens a bundle, attaches a state folder, configures a run, and trains or evaluates. docs/session.md is the
- * specification; docs/bundle.md describes the bundle.
+ * A host opens a bundle, attaches a state folder, configures a run, and trains or evaluates. docs/formats.md is the
+ * specification; docs/formats.md describes the bundle.
  *
  * Conventions
  * - Every verb returns a zo_status; ZO_OK is 0. On failure it fills `error` (which may be NULL) and changes nothing
@@ -114,7 +114,7 @@ typedef struct zo_engine {
 ZO_API zo_status zo_bundle_unpack(const char* file, const char* folder, const char* options, zo_on_part on_part,
                                   void* user, zo_error* error);
 
-/* Gives the manifest of a bundle folder (docs/bundle.md), verified against its own id, and its signature if
+/* Gives the manifest of a bundle folder (docs/formats.md), verified against its own id, and its signature if
  * `trusted_keys` is given. Opens no engine. Options: "manifest". */
 ZO_API zo_status zo_bundle_manifest(const char* bundle, const char* options, char** manifest, zo_error* error);
 
@@ -151,7 +151,7 @@ ZO_API zo_status zo_session_costs(zo_session* session, char** costs, zo_error* e
  * created is removed with the session if its first configure, step or train fails. */
 ZO_API zo_status zo_session_attach(zo_session* session, const char* folder, const char* options, zo_error* error);
 
-/* Describes a state folder without its bundle (docs/session.md), and changes nothing. */
+/* Describes a state folder without its bundle (docs/formats.md), and changes nothing. */
 ZO_API zo_status zo_state_describe(const char* folder, char** description, zo_error* error);
 
 /* Lists the Vulkan devices: [{"name", "kind", "version", "problem", "lacks"}]. `kind` is "integrated", "discrete",
@@ -188,7 +188,7 @@ ZO_API zo_status zo_dataset_add(zo_dataset* dataset, const zo_candidate* candida
 /* SHA-256 of all examples in their order, as the state of a run stores it: 64 hexadecimal digits and a zero. */
 ZO_API zo_status zo_dataset_digest(const zo_dataset* dataset, char digest[65], zo_error* error);
 
-/* Appends the examples of a JSON Lines file of tokens (docs/session.md). On failure nothing is appended. */
+/* Appends the examples of a JSON Lines file of tokens (docs/formats.md). On failure nothing is appended. */
 ZO_API zo_status zo_dataset_load(zo_dataset* dataset, const char* path, zo_error* error);
 
 /* Writes all examples as such a file, completely or not at all. */
@@ -197,7 +197,7 @@ ZO_API zo_status zo_dataset_write(const zo_dataset* dataset, const char* path, z
 /* ---- training ------------------------------------------------------------------------------------------------ */
 
 /* Result of one step. Arrays belong to the session. `losses` has 2 * queries values, loss(2i) of +z_i and loss(2i+1)
- * of -z_i; `gradients` has one value per query. Split perturbations (docs/spzo.md) give the losses of the second
+ * of -z_i; `gradients` has one value per query. Split perturbations (docs/methods.md) give the losses of the second
  * block's directions alone; forward differences give queries + 1 losses, loss(0) without a perturbation and loss(i + 1)
  * of +z_i. A first-order method gives one loss and no gradients. */
 typedef struct zo_step {
@@ -277,7 +277,7 @@ typedef int32_t (*zo_on_token)(void* user, int64_t token);
  * generation. */
 typedef int32_t (*zo_on_text)(void* user, const char* text, size_t size);
 
-/* Generates with the weights, the pending update applied (docs/generate.md). Options: "generate"; the prompt is one of
+/* Generates with the weights, the pending update applied (docs/export.md). Options: "generate"; the prompt is one of
  * `prompt`, `tokens` and `messages`. Gives {"text", "stop", "prompt_tokens", "tokens", "kept_tokens", "prefill_seconds",
  * "decode_seconds", "anonymous_bytes"}: `text` is null unless the prompt is text, or stop strings or `on_text` are
  * given; `stop` is "eos", "length", "caller" or "string"; `tokens` counts; `kept_tokens` of the prompt were read by an
@@ -305,7 +305,7 @@ ZO_API zo_status zo_session_write_adapter(zo_session* session, const char* name,
 /* Frees an adapter. */
 ZO_API zo_status zo_session_drop_adapter(zo_session* session, const char* name, zo_error* error);
 
-/* Writes what the session trained, the pending update applied, to `path`, completely or not at all (docs/adapters.md).
+/* Writes what the session trained, the pending update applied, to `path`, completely or not at all (docs/export.md).
  * Options: "export". Changes no state. ZO_INVALID_ARGUMENT if the bundle trains no adapter of floats, the path exists or
  * cannot be written, or a value is not finite or beyond the type; ZO_BUNDLE_ERROR if llama.cpp has no names for its
  * layers. */
@@ -371,7 +371,7 @@ ZO_API zo_status zo_session_save(zo_session* session, zo_error* error);
 
 /* ---- text ---------------------------------------------------------------------------------------------------- */
 
-/* A bundle's tokenizer (docs/text.md), which needs no session. */
+/* A bundle's tokenizer (docs/formats.md), which needs no session. */
 typedef struct zo_tokenizer zo_tokenizer;
 
 /* Opens the tokenizer of a bundle folder. Options: "tokenizer". */
@@ -396,7 +396,7 @@ ZO_API zo_status zo_tokenizer_decode(zo_tokenizer* tokenizer, const int64_t* tok
 /* Renders a conversation with the model's chat template: {"text"}, to be tokenized without `special`. Options: "chat". */
 ZO_API zo_status zo_tokenizer_chat(zo_tokenizer* tokenizer, const char* options, char** chat, zo_error* error);
 
-/* Appends the examples of a data file (docs/cli.md, "Data"): JSON Lines of texts, prompts and completions, choices,
+/* Appends the examples of a data file (docs/formats.md, "Training data"): JSON Lines of texts, prompts and completions, choices,
  * conversations or pairs of responses, tokenized and shortened for the bundle. Options: "read", which are settings of
  * the run. Gives {"examples", "shortened", "longest", "note"}: examples of the file, how many exceed max_length, tokens of
  * the longest before it was shortened, and sentences to show before the first step. `on_part` gets bytes and may be
@@ -422,7 +422,7 @@ ZO_API zo_status zo_prompts_read(const char* path, zo_on_json on_prompt, void* u
 /* Memory of this process, from the kernel: {"rss_bytes", "peak_rss_bytes", "anonymous_bytes"}; 0 if not known. */
 ZO_API zo_status zo_memory_usage(char** memory, zo_error* error);
 
-/* The noise specification, for golden checks in every language (docs/rng.md). */
+/* The noise specification, for golden checks in every language (docs/noise.md). */
 ZO_API void zo_rng_words(uint64_t seed, uint32_t block, uint32_t tensor_id, uint32_t query, uint32_t step,
                          uint32_t words[4]);
 /* Normals `first` ... `first + count - 1` of a tensor's perturbation. */
@@ -434,7 +434,7 @@ ZO_API void zo_rng_signs(uint64_t seed, uint32_t tensor_id, uint32_t query, uint
 /* The order of `count` examples in an epoch. */
 ZO_API void zo_rng_permutation(uint64_t seed, uint32_t epoch, uint32_t count, uint32_t* order);
 
-/* Quantizes finite weights (groups, group_size) as in docs/int4.md: qweights (groups, group_size / 2), and bfloat16
+/* Quantizes finite weights (groups, group_size) as in docs/formats.md: qweights (groups, group_size / 2), and bfloat16
  * scales (groups). `group_size` is a multiple of 32. Threads may each quantize groups of their own. */
 ZO_API void zo_quantize_int4(const float* weights, uint64_t groups, uint64_t group_size, uint8_t* codes,
                              uint16_t* scales);

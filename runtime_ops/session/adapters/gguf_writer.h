@@ -1,4 +1,4 @@
-// An adapter for llama.cpp: one GGUF file, as its convert_lora_to_gguf.py writes it (docs/adapters.md).
+// An adapter for llama.cpp: one GGUF file, as its convert_lora_to_gguf.py writes it (docs/export.md).
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Conversations as a model reads them: as its chat template writes them (docs/text.md).
+// Conversations as a model reads them: as its chat template writes them (docs/formats.md).
 #pragma once
 
 #include <ctime>

@@ -13,7 +13,7 @@
 namespace zoexport {
 namespace {
 
-const char* const kFix = "Correct the example; docs/session.md describes the format.";
+const char* const kFix = "Correct the example; docs/formats.md describes the format.";
 
 Failure bad(const std::string& where, const std::string& found, const std::string& expected) {
   return {ZO_DATA_ERROR, where, found, expected, kFix};

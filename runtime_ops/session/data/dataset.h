@@ -1,4 +1,4 @@
-// Tokenized examples (docs/session.md), packed into a few flat arrays.
+// Tokenized examples (docs/formats.md), packed into a few flat arrays.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ class Dataset {
   size_t target(size_t example) const { return targets_[example]; }
   Candidate candidate(size_t example, size_t index) const;
 
-  // SHA-256 over everything that training sees of the examples, in their order (docs/session.md, "The run's settings").
+  // SHA-256 over everything that training sees of the examples, in their order (docs/formats.md, "JSON files of a run").
   std::string digest() const;
 
   // Return the number of examples that a chat template wrote; nothing if examples came as tokens.

@@ -1,4 +1,4 @@
-// From label log-probabilities to losses (docs/session.md, docs/preferences.md).
+// From label log-probabilities to losses (docs/formats.md, "Losses").
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Examples of one sequence packed into rows of a bundle's max_length (docs/packing.md).
+// Examples of one sequence packed into rows of a bundle's max_length (docs/formats.md).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Sampling of the next token from logits and the noise specification. All arithmetic is defined (docs/generate.md):
+// Sampling of the next token from logits and the noise specification. All arithmetic is defined (docs/noise.md):
 // with the same logits and seed, every host chooses the same token.
 #pragma once
 

@@ -56,7 +56,7 @@ class StageCheck {
     std::set<std::string> names;
     for (const ValueSpec& value : values) {
       if (roles.count(value.role) == 0) {
-        return fail("the value " + value.name + " with the role " + value.role, "a role of docs/bundle.md");
+        return fail("the value " + value.name + " with the role " + value.role, "a role of docs/formats.md");
       }
       if (!names.insert(value.name).second) {
         return fail("two values named " + value.name, "distinct names");
@@ -71,7 +71,7 @@ class StageCheck {
                                                      : ZO_FLOAT32;
       if (!fixed || value.shape.empty() || (!any && value.dtype != dtype) || (scalar && !value.has_shape({1}))) {
         return fail("another dtype or a range of sizes of " + value.name,
-                    "the dtype of docs/bundle.md, and fixed sizes");
+                    "the dtype of docs/formats.md, and fixed sizes");
       }
       if (is_noise(value) && !fits_noise(manifest_, value)) {
         return fail("the input " + value.name + " of another name, dtype or shape",

@@ -1,4 +1,4 @@
-// The manifest's member `grid`, for bundles that train integers (docs/bundle.md).
+// The manifest's member `grid`, for bundles that train integers (docs/formats.md).
 #pragma once
 
 #include "session/manifest/manifest.h"

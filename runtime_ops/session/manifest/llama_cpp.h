@@ -1,4 +1,4 @@
-// The member "llama_cpp" of a manifest's model: what llama.cpp calls the adapted layers (docs/adapters.md, "GGUF").
+// The member "llama_cpp" of a manifest's model: what llama.cpp calls the adapted layers (docs/export.md, "GGUF").
 #pragma once
 
 #include <cstdint>

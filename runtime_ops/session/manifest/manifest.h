@@ -1,4 +1,4 @@
-// manifest.json: what a session knows of a bundle (docs/bundle.md).
+// manifest.json: what a session knows of a bundle (docs/formats.md).
 #pragma once
 
 #include <cstdint>
@@ -67,7 +67,7 @@ struct SlotSpec {
   uint64_t trained_values() const { return dtype == ZO_UINT8 ? 2 * elements : elements; }
 };
 
-// Training of a bundle's integers (docs/integers.md).
+// Training of a bundle's integers (docs/noise.md).
 struct GridSpec {
   std::string table;    // the slot of the roundings
   double eps = 0;       // that they were made for
@@ -98,7 +98,7 @@ struct StageSpec {
   }
 };
 
-// The programs that generate text (docs/generate.md): stages that are applied in order to some tokens that follow others.
+// The programs that generate text (docs/export.md): stages that are applied in order to some tokens that follow others.
 struct GenerateSpec {
   std::string problem;            // why there are none; what follows is empty then
   std::string engine;             // empty: the bundle's

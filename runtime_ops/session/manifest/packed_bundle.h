@@ -1,4 +1,4 @@
-// A bundle as one file: a ZIP archive of its stored files, the signature among them (docs/bundle.md, "As one file").
+// A bundle as one file: a ZIP archive of its stored files, the signature among them (docs/formats.md, "Packed bundle").
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Dtype, shape and name that a value's role implies (docs/bundle.md).
+// Dtype, shape and name that a value's role implies (docs/formats.md).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Who signed a bundle: Ed25519 in the file formats of minisign (docs/bundle.md, "Signature").
+// Who signed a bundle: Ed25519 in the file formats of minisign (docs/formats.md, "Signature").
 #pragma once
 
 #include <array>

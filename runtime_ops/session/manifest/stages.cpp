@@ -97,7 +97,7 @@ class ProgramCheck {
     for (const ValueSpec& value : values) {
       if (roles.count(value.role) == 0) {
         return fail("the value " + value.name + " with the role " + value.role,
-                    "a role of docs/bundle.md for this stage");
+                    "a role of docs/formats.md for this stage");
       }
       const bool fixed =
           std::none_of(value.shape.begin(), value.shape.end(), [](const Dimension& size) { return size.dynamic(); });
@@ -109,7 +109,7 @@ class ProgramCheck {
       const bool any = value.role == "weight" || value.role == "state";  // that of what is bound to it
       if (!(fixed || ranges) || (!any && value.dtype != dtype) || (scalar && !value.has_shape({1}))) {
         return fail("another dtype or a range of sizes of " + value.name,
-                    "the dtype of docs/bundle.md, and fixed sizes");
+                    "the dtype of docs/formats.md, and fixed sizes");
       }
     }
     return true;

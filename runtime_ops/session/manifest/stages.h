@@ -1,4 +1,4 @@
-// The stages of a manifest, and the programs that they apply (docs/bundle.md).
+// The stages of a manifest, and the programs that they apply (docs/formats.md).
 #pragma once
 
 #include "session/manifest/manifest.h"
@@ -10,7 +10,7 @@ namespace zoexport {
 // `evaluate` become one stage.
 void read_stages(const JsonNode& root, Manifest& manifest);
 
-// Checks that every stage has its programs, that their values have the roles, dtypes and shapes of docs/bundle.md for their
+// Checks that every stage has its programs, that their values have the roles, dtypes and shapes of docs/formats.md for their
 // place, and that each stage takes what the one before it gives.
 void check_stages(const Manifest& manifest, JsonProblems& problems);
 

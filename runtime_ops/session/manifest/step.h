@@ -1,4 +1,4 @@
-// The manifest's member `step` (docs/bundle.md).
+// The manifest's member `step` (docs/formats.md).
 #pragma once
 
 #include "session/manifest/manifest.h"

@@ -1,4 +1,4 @@
-// Plan for estimating the loss's slopes in a step: the manifest's member `step` (docs/bundle.md).
+// Plan for estimating the loss's slopes in a step: the manifest's member `step` (docs/formats.md).
 //
 // The stages are cut into groups, and each group has a level. A level moves the slots of its group along fresh directions;
 // a probe of it is one side of a direction, or no move at all. Levels are nested: for every probe of one, the next level
@@ -45,7 +45,7 @@ enum class UpdateKind {
   kMuon       // its orthogonal factor, of slots that are matrices
 };
 
-// Rule for applying the gradients of a step (docs/adam-from-the-log.md).
+// Rule for applying the gradients of a step (docs/methods.md).
 struct UpdateRule {
   UpdateKind kind = UpdateKind::kSgd;
   double beta1 = 0;      // by how much a gradient counts less for each step that it is old

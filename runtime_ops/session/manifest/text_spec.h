@@ -1,5 +1,5 @@
 // The member "text" of a manifest: how a model's generated text ends, and how its conversations are written
-// (docs/text.md).
+// (docs/formats.md).
 #pragma once
 
 #include <cstdint>

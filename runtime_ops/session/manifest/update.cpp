@@ -60,7 +60,7 @@ void check_update(const Manifest& manifest, JsonProblems& problems) {
     for (const ValueSpec& value : output ? program->outputs : program->inputs) {
       if (!fits(manifest, value)) {
         problems.add("program update", "the value " + value.name + " with the role " + value.role,
-                     "a role of docs/bundle.md, with its dtype and shape");
+                     "a role of docs/formats.md, with its dtype and shape");
       }
       found.insert(by_slot(value.role) ? value.name : value.role);
     }

@@ -1,4 +1,4 @@
-// The program `update` of a bundle of stages: the next values of all trainable slots (docs/bundle.md).
+// The program `update` of a bundle of stages: the next values of all trainable slots (docs/formats.md).
 #pragma once
 
 #include "session/manifest/manifest.h"

@@ -51,7 +51,7 @@ class NoiseInputs {
   std::map<std::string, Made> made_;  // by the value's name
 };
 
-// Dropout masks of adapters' inputs (docs/rng.md, "Dropout"), generated for each call of a program.
+// Dropout masks of adapters' inputs (docs/noise.md, "Dropout"), generated for each call of a program.
 class DropoutInputs {
  public:
   explicit DropoutInputs(double share) : share_(share) {}

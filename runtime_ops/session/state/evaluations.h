@@ -1,4 +1,4 @@
-// evaluations.json of a state folder: what a run found on held-out examples while it trained (docs/session.md, "Validation").
+// evaluations.json of a state folder: what a run found on held-out examples while it trained (docs/formats.md, "JSON files of a run").
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// reference.json of a state folder: what the reference model gives to the answers of pairs (docs/preferences.md).
+// reference.json of a state folder: what the reference model gives to the answers of pairs (docs/formats.md).
 #pragma once
 
 #include <nlohmann/json.hpp>

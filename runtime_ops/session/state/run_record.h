@@ -1,4 +1,4 @@
-// run.json of a state folder: the settings and the data that its steps were taken with (docs/session.md, "The run's settings").
+// run.json of a state folder: the settings and the data that its steps were taken with (docs/formats.md, "JSON files of a run").
 #pragma once
 
 #include <cstdint>

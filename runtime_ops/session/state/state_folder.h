@@ -1,4 +1,4 @@
-// The state folder of a run (docs/session.md): who it belongs to, its lock, its log and its snapshots.
+// The state folder of a run (docs/formats.md): who it belongs to, its lock, its log and its snapshots.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The trajectory log: one small record a step, from which a zeroth-order run can be recomputed (docs/session.md).
+// The trajectory log: one small record a step, from which a zeroth-order run can be recomputed (docs/formats.md).
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // work.bin of a state folder: two copies of what a first-order method trains, mapped and written in place
-// (docs/session.md, "First-order methods").
+// (docs/formats.md, "Snapshots and work.bin").
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A bundle's tokenizer: text to tokens and back, as the library tokenizers has it (docs/text.md).
+// A bundle's tokenizer: text to tokens and back, as the library tokenizers has it (docs/formats.md).
 #pragma once
 
 #include <cstdint>

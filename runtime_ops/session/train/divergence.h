@@ -1,4 +1,4 @@
-// Decides when a run has left the range of losses it started in, or is about to (docs/session.md, "Divergence").
+// Decides when a run has left the range of losses it started in, or is about to (docs/architecture.md, "The session").
 #pragma once
 
 #include <algorithm>

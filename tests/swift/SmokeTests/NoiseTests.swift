@@ -79,7 +79,7 @@ final class NoiseTests: XCTestCase {
     }
 }
 
-/// The noise specification (docs/rng.md) as the library computes it.
+/// The noise specification (docs/noise.md) as the library computes it.
 private enum Noise {
     static func words(seed: UInt64, block: UInt32, tensorID: UInt32, query: UInt32, step: UInt32) -> [UInt32] {
         filled(4) { zo_rng_words(seed, block, tensorID, query, step, $0) }

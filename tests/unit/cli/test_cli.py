@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,9 +17,11 @@ import pytest
 
 from tests.support.bundles import write_bundle
 from tests.support.tiny_models import save_tiny
+from zoexport.cli.keys import entries
 from zoexport.cli.main import cli, run
 from zoexport.core.errors import BundleError, Problem
 from zoexport.core.version import __version__
+from zoexport.run import results
 from zoexport.tools import doctor
 
 HEAVY = ("torch", "executorch", "transformers", "coremltools", "mlx", "flwr")
@@ -109,6 +113,34 @@ def test_every_verb_explains_itself(verb: list[str], capfd: pytest.CaptureFixtur
         assert "--debug" in text
     if verb[0] not in ("doctor", "methods", "recipes", "targets"):
         assert f"  zoexport {' '.join(verb)} " in text, "an example"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        results.Trained,
+        results.Evaluated,
+        results.Generated,
+        results.Parity,
+        results.Exported,
+        results.Imported,
+    ],
+)
+def test_every_field_of_a_result_is_described(kind: type) -> None:
+    described = [key for keys, _ in entries(kind) for key in keys.split(", ")]
+    assert sorted(described) == sorted(field.name for field in dataclasses.fields(kind))
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [one for one in VERBS if one not in (["completion"], ["federate", "client"])],
+    ids=" ".join,
+)
+def test_help_lists_the_keys_of_json(verb: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    assert run([*verb, "--help"]) == 0
+    text = capfd.readouterr().out
+    assert "\n  JSON keys" in text
+    assert max(map(len, text.partition("JSON keys")[2].splitlines())) <= 100
 
 
 @pytest.mark.parametrize(
@@ -367,6 +399,26 @@ def test_methods_lists_settings_with_their_defaults(capfd: pytest.CaptureFixture
     assert one == found["prge"]
     assert run(["recipes", "smollm2-135m-mebp"]) == 0
     assert "learning_rate" in capfd.readouterr().out
+
+
+def described(verb: str, title: str, capfd: pytest.CaptureFixture[str]) -> set[str]:
+    """The keys that the help of a verb lists under a title."""
+    assert run([verb, "--help"]) == 0
+    section = capfd.readouterr().out.partition(f"\n  {title}:\n\n")[2].partition("\n\n")[0]
+    found = re.findall(r"^  - (\w+(?:, \w+)*):", section, re.MULTILINE)
+    return {key for keys in found for key in keys.split(", ")}
+
+
+@pytest.mark.parametrize("verb", ["doctor", "methods", "recipes", "targets"])
+def test_json_has_the_described_keys(verb: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert set(result(capfd, [verb])) == described(verb, "JSON keys", capfd)
+
+
+def test_json_of_a_bundle_has_the_described_keys(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    found = result(capfd, ["inspect", str(write_bundle(tmp_path / "bundle"))])
+    assert described("inspect", "JSON keys of a bundle", capfd) <= set(found)
 
 
 def test_targets_lists_what_can_be_compiled_for(capfd: pytest.CaptureFixture[str]) -> None:

@@ -103,7 +103,7 @@ def test_defaults_are_the_documented_ones(method: str | None, defaults: dict[str
 def test_rates_follow_what_is_trained(
     method: str, settings: dict[str, object], rates: tuple[float, float]
 ) -> None:
-    """docs/recipes.md has the measurements."""
+    """docs/models.md has the measurements."""
     config: Any = plan(method, "host", settings).config
     assert (config.eps, config.learning_rate) == rates
 

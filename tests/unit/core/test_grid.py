@@ -158,7 +158,7 @@ def test_bits_that_cannot_be_are_refused():
 
 
 def drawn_one(table, word):
-    """As docs/integers.md states it."""
+    """As docs/noise.md states it."""
     log = len(table).bit_length() - 1
     threshold, packed = (int(number) & 0xFFFFFFFF for number in table[word >> (32 - log)])
     if ((word << log) & 0xFFFFFFFF) >= threshold:
@@ -203,7 +203,7 @@ def updated(
 def updated_one(
     value, element, bits, table, gradients, learning_rate, eps, seed, step, second, summed
 ):
-    """As docs/integers.md states it."""
+    """As docs/noise.md states it."""
     f32, total, sum_of_all = np.float32, 0, np.float32(0)
 
     def steps(v, query):

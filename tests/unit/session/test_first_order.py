@@ -56,7 +56,7 @@ def expected_loss(
     reference: dict[str, torch.Tensor] | None = None,
     choices: str = "sum",
 ) -> torch.Tensor:
-    """The loss of docs/session.md, one candidate at a time; of pairs as trl writes it."""
+    """The loss of docs/formats.md, one candidate at a time; of pairs as trl writes it."""
     losses = []
     for candidates, target in chosen:
         sums = scores(state, candidates)

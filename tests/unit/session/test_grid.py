@@ -1,4 +1,4 @@
-"""Zeroth-order training of integers in the session (docs/integers.md): steps, states, values that pass."""
+"""Zeroth-order training of integers in the session (docs/noise.md): steps, states, values that pass."""
 
 from __future__ import annotations
 

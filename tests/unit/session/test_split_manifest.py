@@ -1,4 +1,4 @@
-"""What a session says of a split bundle that is not as docs/bundle.md has it."""
+"""What a session says of a split bundle that is not as docs/formats.md has it."""
 
 from __future__ import annotations
 

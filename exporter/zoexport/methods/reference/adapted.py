@@ -26,7 +26,7 @@ Added = Mapping[str, Callable[[Tensor], Tensor]]
 
 @dataclasses.dataclass(frozen=True)
 class Dropped:
-    """Dropout of the adapters' inputs for one example of a step (docs/rng.md, "Dropout").
+    """Dropout of the adapters' inputs for one example of a step (docs/noise.md, "Dropout").
 
     Attributes:
         share: p, the dropped share of the inputs. seed: seed of the run. step: step number, from 0.

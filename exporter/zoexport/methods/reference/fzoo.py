@@ -1,6 +1,6 @@
 """FZOO in plain PyTorch, written from the paper (Dang et al., arXiv 2506.09034.
 
-See docs/fzoo.md).
+See docs/methods.md).
 """
 
 from __future__ import annotations

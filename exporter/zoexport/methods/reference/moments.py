@@ -1,4 +1,4 @@
-"""Zeroth-order momentum, Adam and Muon in plain PyTorch, as in docs/adam-from-the-log.md."""
+"""Zeroth-order momentum, Adam and Muon in plain PyTorch, as in docs/methods.md."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """QuZO in plain PyTorch, written from the paper (equations 5, 8 and 13 to 15.
 
-See docs/integers.md).
+See docs/noise.md).
 """
 
 from __future__ import annotations

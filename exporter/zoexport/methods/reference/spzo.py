@@ -1,6 +1,6 @@
 """SPZO in plain PyTorch, written from the paper (FedSPZO 3.2.2, equations 6 to 8.
 
-See docs/spzo.md).
+See docs/methods.md).
 """
 
 from __future__ import annotations

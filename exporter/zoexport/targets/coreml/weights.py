@@ -60,7 +60,7 @@ class Weights:
         return f"{self.names[name]}.{types.builtin_to_string(self.kind)}"
 
     def is_codes(self, name: str) -> bool:
-        """Return whether an input contains quantized values (docs/int4.md)."""
+        """Return whether an input contains quantized values (docs/formats.md)."""
         weight, _, part = name.rpartition(".")
         return part == "codes" and f"{weight}.scales" in self.values
 

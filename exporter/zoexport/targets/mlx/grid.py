@@ -1,6 +1,6 @@
 """Products of perturbed integers, and 8-bit activations, in MLX (see ``operators``).
 
-A perturbation is drawn when it is added, by the counters of the noise specification (docs/rng.md)
+A perturbation is drawn when it is added, by the counters of the noise specification (docs/noise.md)
 in 64-bit integers: it is the perturbation of ``ir.grid_ops``, and no input of a function.
 """
 

@@ -1,6 +1,6 @@
 """Lowering to the Vulkan engine: one file of all programs, as calls of its shaders over planned memory.
 
-docs/android-gpu.md has the format; ``runtime_ops/engines/vulkan/program_file.h`` reads and checks it.
+docs/targets.md has the format; ``runtime_ops/engines/vulkan/program_file.h`` reads and checks it.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def check_runner(folder: Path, phone: Phone) -> None:
             f"--runner {folder}",
             found=f"no {RUNNER} ({(error.strerror or str(error)).lower()})",
             expected=f"a folder with {RUNNER} and its libraries",
-            fix="Make one with 'zoexport device runner' (docs/device.md).",
+            fix="Make one with 'zoexport device runner' (docs/android.md).",
         ) from error
     machine = struct.unpack_from("<H", head, 18)[0] if head[:5] == b"\x7fELF\x02" else None
     if machine is None or machine != _MACHINES.get(abi):
@@ -60,7 +60,7 @@ def check_runner(folder: Path, phone: Phone) -> None:
             if machine is None
             else f"a program for {known.get(machine, f'machine {machine}')}",
             expected=f"one for {abi}, which {phone.serial} runs",
-            fix="Build it for that processor (docs/device.md).",
+            fix="Build it for that processor (docs/android.md).",
         )
 
 

@@ -52,7 +52,7 @@ _ERRORS: Mapping[int, type[ZoExportError]] = {2: ConfigError, 3: DivergedError, 
 """The runner's exit codes that are not those of every failure."""
 
 _OF_SETTINGS = ("state.json", "trajectory.log", "run.json")
-"""Files of a state that say how many steps it has, and with which settings (docs/session.md)."""
+"""Files of a state that say how many steps it has, and with which settings (docs/formats.md)."""
 
 
 class Place:
@@ -107,7 +107,7 @@ def push(
             f"phone {phone.serial}",
             found=f"no {FOLDER / 'runner' / RUNNER}",
             expected="the runner, built for the phone",
-            fix="Pass --runner with its folder, which 'zoexport device runner' makes (docs/device.md).",
+            fix="Pass --runner with its folder, which 'zoexport device runner' makes (docs/android.md).",
         )
     # A bundle never changes without its id, and a folder appears there whole or not at all.
     there = phone.exists(target)

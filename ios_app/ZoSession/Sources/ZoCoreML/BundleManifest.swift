@@ -1,7 +1,7 @@
 import Foundation
 import ZoSession
 
-/// The part of a bundle's manifest (docs/bundle.md) that the engine needs.
+/// The part of a bundle's manifest (docs/formats.md) that the engine needs.
 struct BundleManifest: Decodable {
     struct Program: Decodable {
         let name: String

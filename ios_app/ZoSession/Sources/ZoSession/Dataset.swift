@@ -45,10 +45,10 @@ public final class Dataset: Sendable {
         }
     }
 
-    /// Appends the examples of a JSON Lines file of tokens (docs/session.md).
+    /// Appends the examples of a JSON Lines file of tokens (docs/formats.md).
     public func load(_ file: URL) throws { try handle.verb { try zo_dataset_load($0, checked(file.path, "examples"), $1) } }
 
-    /// Appends the examples of a data file (docs/cli.md, "Data"), tokenized for `bundle`.
+    /// Appends the examples of a data file (docs/formats.md, "Training data"), tokenized for `bundle`.
     /// - Parameter settings: the run's `loss` and `pack`, as both change how a file is read.
     @discardableResult
     public func read(_ data: URL, bundle: URL, settings: Settings = [:], trustedKeys: [String]? = nil) throws -> ReadReport {
@@ -106,7 +106,7 @@ public struct TypedExample: Encodable, Identifiable, Sendable {
     }
 }
 
-/// Decodes the manifest of a bundle (docs/bundle.md), verified against its own id, and its signature if keys are given.
+/// Decodes the manifest of a bundle (docs/formats.md), verified against its own id, and its signature if keys are given.
 package func manifest<Manifest: Decodable>(of bundle: URL, trustedKeys: [String]? = nil) throws -> Manifest {
     try result { try zo_bundle_manifest(checked(bundle.path, "bundle"), json(["trusted_keys": trustedKeys]), $0, $1) }
 }
@@ -130,7 +130,7 @@ public struct BundleEngines: Equatable, Sendable {
     }
 }
 
-/// A bundle as one file, which `zoexport pack` makes (docs/bundle.md).
+/// A bundle as one file, which `zoexport pack` makes (docs/formats.md).
 public enum PackedBundle {
     /// Writes the bundle in `file` to `folder`, completely or not at all. It checks the signature first.
     /// - Parameter onProgress: gets the bytes that are written, and all; true ends the call.

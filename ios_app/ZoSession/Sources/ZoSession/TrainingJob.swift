@@ -59,7 +59,7 @@ public enum Answer: String, Codable, Sendable { case ask, goOn = "continue", ane
 public enum Phase: String, Decodable, Sendable { case idle, preparing, evaluating, training, waiting, paused, failed, done }
 public enum Reason: String, Decodable, Sendable { case none, asked, heat, battery, disk, memory, background }
 
-/// The state of a job for a screen (docs/jobs.md, `zo_job_view`); nil: not known.
+/// The state of a job for a screen (docs/iphone.md, `zo_job_view`); nil: not known.
 public struct JobView: Decodable, Sendable {
     public let phase: Phase
     public let reason: Reason
@@ -84,7 +84,7 @@ public struct LossPoint: Decodable, Equatable, Sendable {
     }
 }
 
-/// One fine-tuning in its own folder, which waits, pauses and continues in another process (docs/jobs.md, `job.h`).
+/// One fine-tuning in its own folder, which waits, pauses and continues in another process (docs/iphone.md, `job.h`).
 ///
 /// Other threads may call everything but `run` and `start` while these run.
 public final class TrainingJob: Sendable {

@@ -70,7 +70,7 @@ public struct TrajectoryRecord: Sendable {
 public enum AdapterFormat: String, Codable, Sendable { case peft, gguf }
 public enum Outtype: String, Codable, Sendable { case f32, f16, q8_0 }
 
-/// Options for generating, of the kind `generate` (docs/generate.md); nil: the library's default.
+/// Options for generating, of the kind `generate` (docs/export.md); nil: the library's default.
 public struct GenerateOptions: Encodable, Sendable {
     var prompt: String?
     var messages: [Message]?

@@ -34,7 +34,7 @@ public struct TrainingScreen: Sendable {
 
 /// The one job of the app: the state of the screens and the actions of their buttons.
 ///
-/// All rules are the session's (docs/jobs.md). Long calls run in other threads.
+/// All rules are the session's (docs/iphone.md). Long calls run in other threads.
 @MainActor
 public final class TrainingModel {
     /// The part that differs by app.

@@ -1,4 +1,4 @@
-"""Quantized weights in MLX's layout: exactly what docs/int4.md says of codes and scales."""
+"""Quantized weights in MLX's layout: exactly what docs/formats.md says of codes and scales."""
 
 from __future__ import annotations
 

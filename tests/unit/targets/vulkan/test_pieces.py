@@ -1,4 +1,4 @@
-"""Products in pieces, carried out as the file's table in docs/android-gpu.md says, against the whole product."""
+"""Products in pieces, carried out as the file's table in docs/targets.md says, against the whole product."""
 
 from __future__ import annotations
 

@@ -35,11 +35,11 @@ class Dataset : AutoCloseable {
         Native.addExample(dataset, lengths, tokens, labels, target.toLong())
     }
 
-    /** Appends the examples of a JSON Lines file of tokens (docs/session.md). */
+    /** Appends the examples of a JSON Lines file of tokens (docs/formats.md). */
     fun load(file: File) = handle.call { Native.load(it, file.path) }
 
     /**
-     * Appends the examples of a data file (docs/cli.md, "Data"), tokenized for [bundle]. Of the run's [settings], `loss` and
+     * Appends the examples of a data file (docs/formats.md, "Training data"), tokenized for [bundle]. Of the run's [settings], `loss` and
      * `pack` change how a file is read. [onPart] gets bytes.
      */
     fun read(
@@ -78,7 +78,7 @@ class BundleEngines private constructor(val own: String, val fallback: String?) 
     }
 }
 
-/** Computes the noise specification (docs/rng.md, `zo_rng_words` and others). Unsigned numbers pass by their bits. */
+/** Computes the noise specification (docs/noise.md, `zo_rng_words` and others). Unsigned numbers pass by their bits. */
 object Noise {
     fun words(seed: Long, block: Int, tensorId: Int, query: Int, step: Int): List<UInt> =
         Native.words(seed, block, tensorId, query, step).map { it.toUInt() }

@@ -60,7 +60,7 @@ class Typed private constructor(internal val json: Map<String, Any>) {
 }
 
 /**
- * Manages one fine-tuning in a folder of its own, which waits, pauses and continues in another process (docs/jobs.md,
+ * Manages one fine-tuning in a folder of its own, which waits, pauses and continues in another process (docs/android.md,
  * `job.h`). Everything but [run] and [start] may be called during them. The other parameters are those of
  * [TrainingSession.open], for all sessions of the job.
  */

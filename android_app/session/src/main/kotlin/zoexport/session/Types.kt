@@ -95,7 +95,7 @@ class Message(val role: String, val content: String) {
     internal val json get() = mapOf("role" to role, "content" to content)
 }
 
-/** Controls generation: options of the kind `generate` (docs/generate.md). By default the most likely token is taken. */
+/** Controls generation: options of the kind `generate` (docs/export.md). By default the most likely token is taken. */
 data class GenerateOptions(
     val maxNewTokens: Int = 256, val stop: List<String> = emptyList(), val adapter: String? = null,
     val untrained: Boolean = false, val temperature: Double = 0.0, val topK: Int = 0, val topP: Double = 1.0,

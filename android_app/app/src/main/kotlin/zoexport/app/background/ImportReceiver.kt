@@ -8,7 +8,7 @@ import java.io.File
 import kotlin.concurrent.thread
 import zoexport.app.ZoApplication
 
-/** Imports the packed bundle that `zoexport device push --app` brought, and answers with the result (docs/device.md). */
+/** Imports the packed bundle that `zoexport device push --app` brought, and answers with the result (docs/android.md). */
 class ImportReceiver : BroadcastReceiver() {
     override fun onReceive(context: Context, intent: Intent) {
         val file = File(intent.getStringExtra("file").orEmpty())

@@ -48,7 +48,7 @@ class Screen(
 class Exchange(val question: String, val trained: String, val untrained: String)
 
 /**
- * Manages the only job of the app, behind the screen and its buttons. All rules are the session's (docs/jobs.md). Calls that
+ * Manages the only job of the app, behind the screen and its buttons. All rules are the session's (docs/android.md). Calls that
  * read bundles or examples ([start], [train], [ask], [writeAdapter]) take a while, and are not for the main thread.
  *
  * @param folder of the app, where examples and states are kept.
