@@ -99,7 +99,7 @@ def test_finetune_on_the_npu(model: str, tmp_path: Path) -> None:
         target="android-npu",
         steps=6,
         max_length=24,
-        by_key={"labels": "16", "lora.r": 4},
+        settings={"labels": "16", "lora.r": 4},
     )
     assert done.trained.steps == 6 and done.trained.engine == "qnn"
     assert len(done.comparisons) == 3
@@ -154,7 +154,7 @@ def test_finetune_leaves_nothing_after_bad_input(model: str, tmp_path: Path) -> 
     bad: tuple[dict[str, Any], ...] = (
         {"data": [{"prompt": "a"}]},
         {"steps": 1, "epochs": 1.0},
-        {"by_key": {"nonsense": 1}},
+        {"settings": {"nonsense": 1}},
         {"target": "abacus"},
     )
     for options in bad:
@@ -175,7 +175,7 @@ def test_finetune_reads_what_others_write(model: str, tmp_path: Path) -> None:
         [mixed[2]["prompt"], "one two three", "four five six"]
     )
     assert tuned(model, tmp_path / "split", data, steps=2).trained.examples == 4
-    plain = tuned(model, tmp_path / "plain", data, steps=2, by_key={"generate": "false"})
+    plain = tuned(model, tmp_path / "plain", data, steps=2, settings={"generate": "false"})
     assert plain.comparisons == ()
     data.write_text("\n")
     with pytest.raises(DataError, match="no examples"):
@@ -185,7 +185,7 @@ def test_finetune_reads_what_others_write(model: str, tmp_path: Path) -> None:
 
 def test_finetune_makes_room_for_the_longest_example(model: str, tmp_path: Path) -> None:
     data = [*examples(12), {"text": " ".join(WORDS * 2)}]
-    done = tuned(model, tmp_path / "out", data, max_length=None, by_key={"max_length": "16"})
+    done = tuned(model, tmp_path / "out", data, max_length=None, settings={"max_length": "16"})
     assert done.bundle.settings["max_length"] == 16 and done.trained.shortened > 0
     done = tuned(
         model, tmp_path / "fits", data, max_length=None, method="mezo", eval_data=examples(3)

@@ -16,11 +16,12 @@ import dataclasses
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from zoexport import session
 from zoexport.core.config import fields, keys_of
 from zoexport.core.errors import ConfigError
+from zoexport.core.keywords import given
 from zoexport.core.progress import Progress, silent
 from zoexport.core.trust import ANYONE
 from zoexport.data.sources import Data, as_file
@@ -52,8 +53,12 @@ def compile(
     force: bool = False,
     verify: bool | None = None,
     progress: Progress = silent,
-    by_key: Mapping[str, Any] | None = None,
-    **settings: Any,
+    max_length: int | None = None,
+    batch_size: int | None = None,
+    lora_r: int | None = None,
+    lora_alpha: float | None = None,
+    weights: Literal["fp32", "int8", "int4"] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Bundle:
     """Compile a model into a bundle.
 
@@ -64,7 +69,7 @@ def compile(
         method, target: see ``zoexport methods``, ``zoexport targets``; method defaults by target.
         output: folder of the bundle; ``./<model>-<method>-<target>`` if None.
         lora: rank, alpha, target modules and last layers of the adapters.
-        recipe: a recipe's name or YAML file; ``lora`` and ``settings`` override its settings.
+        recipe: a recipe's name or YAML file; the other arguments override its settings.
         calibration: data to measure activations on: their ranges, if the target quantizes them,
             or their directions (``lora.init_weights``).
         adapter: folder of a PEFT adapter to start from; it determines rank, alpha and layers.
@@ -73,8 +78,11 @@ def compile(
         verify: run every program and compare losses and gradients with PyTorch before writing the
             bundle. None: on all targets except android-npu, where it takes minutes.
         progress: called with the name of each phase and, if known, the completed share.
-        by_key: more settings, with the keys of ``--set``: ``{"lora.r": 8}``.
-        settings: settings of the method, with ``_`` for a dot: ``max_length=64, lora_r=8``.
+        max_length: tokens of an example; longer ones are cut. None: the method's default; also for the next four.
+        batch_size: examples per step.
+        lora_r, lora_alpha: rank of the adapters, which are scaled by alpha / r.
+        weights: format of the frozen weights.
+        settings: other settings of the method (``zoexport methods``), such as ``{"lora.dropout": 0.1}``.
 
     Raises:
         ZoExportError: the model cannot be compiled; nothing is written.
@@ -86,7 +94,17 @@ def compile(
 
     method = read_recipe(recipe).chosen(method)
     config = methods.get(method or default_method(target)).config
-    chosen = {**(by_key or {}), **keys_of(config, settings)}
+    chosen = keys_of(
+        config,
+        given(
+            settings,
+            max_length=max_length,
+            batch_size=batch_size,
+            lora_r=lora_r,
+            lora_alpha=lora_alpha,
+            weights=weights,
+        ),
+    )
     source = model_source(model, tokenizer)
     if lora is not None and adapter is not None:
         raise ConfigError(

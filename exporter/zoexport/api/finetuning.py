@@ -31,12 +31,16 @@ from typing import TYPE_CHECKING, Any
 
 from zoexport.api import Bundle, StrPath, model_source
 from zoexport.compiler.cached import cached_bundle
+from zoexport.compiler.plan import default_method
+from zoexport.core.config import keys_of
 from zoexport.core.errors import ConfigError, DataError, StateError
 from zoexport.core.files import atomic_folder, sha256, write_json
+from zoexport.core.keywords import given
 from zoexport.core.progress import Notice, Progress, silent
 from zoexport.core.trust import ANYONE
 from zoexport.core.version import __version__
 from zoexport.data.sources import Data, DataSource, as_file
+from zoexport.methods import methods
 from zoexport.run.generate import Generator, Prompt, asked, generator, prompt_of
 from zoexport.run.results import Evaluated, Exported, Generated, Trained
 from zoexport.session.data import prompts_of
@@ -161,7 +165,7 @@ def finetune(
     phase: Progress = silent,
     progress: Callable[[Step], None] = silent,
     evaluated: Callable[[StepEvaluation], None] | None = None,
-    by_key: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Run:
     """Fine-tune a model on examples and export the adapter.
 
@@ -184,7 +188,7 @@ def finetune(
         phase: called with each phase before the first step and after the last.
         progress: called after each step.
         evaluated: called after each evaluation.
-        by_key: more settings, with the keys of ``--set``.
+        settings: other settings of the method (``zoexport methods``), such as ``{"lora.dropout": 0.1}``.
 
     Raises:
         ZoExportError: an input cannot be used, or the run was stopped (and saved).
@@ -193,18 +197,18 @@ def finetune(
         raise ConfigError(
             "steps and epochs", found="both", expected="one of them", fix="Leave one out."
         )
-    given = {
-        "learning_rate": learning_rate,
-        "batch_size": batch_size,
-        "lora.r": lora_r,
-        "max_length": max_length,
-    }
-    settings = {
-        **{key: value for key, value in given.items() if value is not None},
-        **(by_key or {}),
-    }
+    chosen = keys_of(
+        methods.get(method or default_method(target)).config,
+        given(
+            settings,
+            learning_rate=learning_rate,
+            batch_size=batch_size,
+            lora_r=lora_r,
+            max_length=max_length,
+        ),
+    )
     # Not compiled in, so that another rate needs no other bundle.
-    rate = {key: settings.pop(key) for key in ("learning_rate",) if key in settings}
+    rate = {key: chosen.pop(key) for key in ("learning_rate",) if key in chosen}
     phase("reading the examples", None)
     argument = _argument(model, tokenizer)
     folder = Path(output) if output is not None else Path(f"{Path(argument).stem}-finetuned")
@@ -215,12 +219,12 @@ def finetune(
             "model": argument,
             "target": target,
             "method": method,
-            "settings": {key: str(value) for key, value in sorted({**settings, **rate}.items())},
+            "settings": {key: str(value) for key, value in sorted({**chosen, **rate}.items())},
             **{name: sha256(file) for name, file in files.items()},
         }
         resumed = not overwrite and _same(folder, made_from)
         if not resumed:
-            compiled = _fitting(argument, target, method, settings, sources, phase)
+            compiled = _fitting(argument, target, method, chosen, sources, phase)
             _write(folder, compiled, files, made_from)
     bundle = Bundle.open(folder / "bundle", trust=ANYONE)
     train_data, valid = folder / "data" / "train.jsonl", folder / "data" / "valid.jsonl"
@@ -233,7 +237,7 @@ def finetune(
         phase=phase,
         progress=progress,
         evaluated=evaluated,
-        by_key=rate,
+        settings=rate,
     )
     comparisons: tuple[Comparison, ...] = ()
     if valid.exists() and "programs" in bundle.manifest.get("generate", {}):

@@ -10,6 +10,7 @@ import click
 from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, size, table
 from zoexport.cli.progress import COMPILE, Phases
+from zoexport.core import keywords
 
 
 @click.command("compile")
@@ -22,7 +23,7 @@ from zoexport.cli.progress import COMPILE, Phases
     help="Folder for the bundle. Default: ./<model>-<method>-<target>.",
 )
 @options.recipe
-@options.typed("max_length", "batch_size", "lora.r", "lora.alpha", "weights")
+@options.typed(*keywords.COMPILE)
 @options.settings
 @options.force
 @click.option(
@@ -84,7 +85,7 @@ def compile_verb(
             method=method,
             target=target,
             output=output,
-            by_key=settings,
+            settings=settings,
             recipe=recipe,
             force=force,
             allow_fallback=allow_fallback,

@@ -94,7 +94,7 @@ def finetune(
         done = run(
             model,
             data,
-            by_key=settings,
+            settings=settings,
             phase=shown.phase,
             progress=shown,
             evaluated=shown.evaluated,

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any, Literal
 
 from zoexport.core.errors import Cancelled, ConfigError, StateError
+from zoexport.core.keywords import given
 from zoexport.core.progress import Notice, Progress, silent
 from zoexport.core.settings import READING
 from zoexport.data.sources import Data, as_file
@@ -87,7 +88,12 @@ def train(
     epochs: float | None = None,
     progress: Callable[[Step], object] = silent,
     phase: Progress = silent,
-    by_key: Mapping[str, Any] | None = None,
+    learning_rate: float | None = None,
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] | None = None,
+    warmup_steps: int | None = None,
+    gradient_accumulation_steps: int | None = None,
+    seed: int | None = None,
+    settings: Mapping[str, Any] | None = None,
     recover: bool = False,
     change_settings: bool = False,
     overwrite: bool = False,
@@ -97,7 +103,6 @@ def train(
     keep: Literal["last", "best"] | None = None,
     evaluated: Callable[[StepEvaluation], None] | None = None,
     report_to: Iterable[str] = (),
-    **settings: Any,
 ) -> Trained:
     """Train until the state has ``steps`` steps in total, with the session that runs on phones.
 
@@ -108,7 +113,11 @@ def train(
         epochs: passes over the examples, instead of ``steps``.
         progress: called after every step; True stops the run and saves it.
         phase: called with each phase before the first step.
-        by_key: more settings, with the keys of ``--set``.
+        learning_rate, lr_scheduler_type, warmup_steps: the learning rate, how it changes over the steps, and the
+            steps over which it rises. None: the value of an existing run, or of the bundle; also for the next two.
+        gradient_accumulation_steps: batches per update.
+        seed: seed of adapters, noise and batches.
+        settings: other settings of the run (``zoexport methods``), such as ``{"loss": "dpo", "dpo.beta": 0.2}``.
         recover: continue from the last good record of a damaged log.
         change_settings: allow other settings or data than the run's; refused by default.
         overwrite: start over if the folder has a state.
@@ -118,8 +127,6 @@ def train(
             or with ``keep="last"`` of the last step. A resumed run keeps these options.
         evaluated: called after each evaluation.
         report_to: ``tensorboard``, ``trackio``, ``jsonl``, or one with ``:PLACE`` (docs/report.md).
-        settings: settings of the run, such as ``learning_rate``, ``lr_scheduler_type``, ``eps``,
-            ``seed`` and ``loss``; default: those of an existing run, or of the bundle.
 
     Raises:
         ZoExportError: an input cannot be used, the run diverged, or it was stopped.
@@ -132,7 +139,17 @@ def train(
             fix="Say how long to train: with steps or with epochs.",
         )
     folder = Path(state)
-    chosen = _chosen(bundle, by_key, settings)
+    chosen = _chosen(
+        bundle,
+        given(
+            settings,
+            learning_rate=learning_rate,
+            lr_scheduler_type=lr_scheduler_type,
+            warmup_steps=warmup_steps,
+            gradient_accumulation_steps=gradient_accumulation_steps,
+            seed=seed,
+        ),
+    )
     over = {} if overwrite else settings_of_run(folder, bundle)
     reads = reading({**bundle.settings, **over, **chosen})
     watched = reports(tuple(report_to), folder)
@@ -229,9 +246,8 @@ def evaluate(
     max_new_tokens: int = 64,
     stop: Iterable[str] = (),
     progress: Progress = silent,
-    by_key: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
     last: bool = False,
-    **settings: Any,
 ) -> Evaluated:
     """Return loss and accuracies of a state, or of the bundle as compiled.
 
@@ -241,13 +257,13 @@ def evaluate(
         generate: also generate a completion for each prompt and compute SQuAD scores.
         max_new_tokens, stop: of completions; see :meth:`zoexport.Bundle.generate`.
         progress: called with the name of each phase.
-        by_key, settings: settings of the loss and ``pack``; no others.
+        settings: settings of the loss and ``pack``, such as ``{"loss": "choices"}``; no others.
         last: use the weights of the last step, even if the run keeps its best ones.
 
     Raises:
         ZoExportError: an input cannot be used.
     """
-    chosen = _chosen(bundle, by_key, settings)
+    chosen = _chosen(bundle, settings or {})
     for key in chosen:
         if key not in _OF_EVALUATIONS:
             raise ConfigError(
@@ -295,14 +311,12 @@ def settings_of_run(state: Path, bundle: Bundle) -> dict[str, Any]:
     return settings
 
 
-def _chosen(
-    bundle: Bundle, by_key: Mapping[str, Any] | None, named: Mapping[str, Any]
-) -> dict[str, Any]:
-    if not by_key and not named:
+def _chosen(bundle: Bundle, settings: Mapping[str, Any]) -> dict[str, Any]:
+    if not settings:
         return {}  # a process that trains need not load the methods
     from zoexport.methods import runtime_settings
 
-    return runtime_settings(bundle.method, by_key, named)
+    return runtime_settings(bundle.method, settings)
 
 
 class _Run:
