@@ -211,7 +211,9 @@ def test_the_command_prints_what_changed_and_what_to_do_next(
     assert found["steps"] == 9 and found["resumed"] and len(found["comparisons"]) == 1
 
 
-def test_train_stops_by_the_callback_and_starts_over(model: str, tmp_path: Path) -> None:
+def test_train_stops_by_the_callback_and_starts_over(
+    model: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     bundle = tuned(model, tmp_path / "out", steps=1).bundle
     state, data = tmp_path / "run", examples(6)
 
@@ -227,7 +229,8 @@ def test_train_stops_by_the_callback_and_starts_over(model: str, tmp_path: Path)
     with pytest.raises(DataError):
         bundle.train([{"prompt": "a"}], state=state, epochs=1, overwrite=True)
     assert bundle.train(data, state=state, epochs=1).step_seconds_median is None
-    again = bundle.train(data, state=state, epochs=1, overwrite=True)
+    again = bundle.train(data, state=state, epochs=1, overwrite=True, progress=True)
+    assert "train: step 6/6" in capfd.readouterr().err
     assert again.step_seconds_median is not None and again.losses == whole.losses
     for wrong in ({}, {"steps": 1, "epochs": 1.0}):
         with pytest.raises(ConfigError, match="steps and epochs"):

@@ -22,10 +22,10 @@ from zoexport import session
 from zoexport.core.config import fields, keys_of
 from zoexport.core.errors import ConfigError
 from zoexport.core.keywords import given
-from zoexport.core.progress import Progress, silent
 from zoexport.core.trust import ANYONE
 from zoexport.data.sources import Data, as_file
 from zoexport.run.generate import generate, generator
+from zoexport.run.progress import COMPILE, Shown, phases
 from zoexport.run.results import Exported, Imported, Parity
 from zoexport.run.train import evaluate, train
 
@@ -52,7 +52,7 @@ def compile(
     allow_fallback: bool = False,
     force: bool = False,
     verify: bool | None = None,
-    progress: Progress = silent,
+    progress: Shown = False,
     max_length: int | None = None,
     batch_size: int | None = None,
     lora_r: int | None = None,
@@ -77,7 +77,8 @@ def compile(
         force: replace an existing bundle.
         verify: run every program and compare losses and gradients with PyTorch before writing the
             bundle. None: on all targets except android-npu, where it takes minutes.
-        progress: called with the name of each phase and, if known, the completed share.
+        progress: True shows a progress bar, on a terminal and in a notebook; or a function, called with the name of
+            each phase and, if known, the completed share.
         max_length: tokens of an example; longer ones are cut. None: the method's default; also for the next four.
         batch_size: examples per step.
         lora_r, lora_alpha: rank of the adapters, which are scaled by alpha / r.
@@ -115,7 +116,7 @@ def compile(
         )
     if lora is not None:
         chosen |= _adapters(lora, config, chosen)
-    with contextlib.ExitStack() as stack:
+    with phases("compile", progress, COMPILE) as shown, contextlib.ExitStack() as stack:
         rows = None if calibration is None else stack.enter_context(as_file(calibration))
         compiled = compile_bundle(
             source,
@@ -129,7 +130,7 @@ def compile(
             calibration=rows,
             adapter=None if adapter is None else Path(adapter),
             verify=verify,
-            progress=progress,
+            progress=shown,
         )
     # A bundle that was just compiled is not signed yet.
     bundle = Bundle.open(compiled["bundle"], trust=ANYONE)
@@ -157,7 +158,7 @@ class Bundle(session.Bundle):
         steps: int = 5,
         model: str | None = None,
         dump: StrPath | None = None,
-        progress: Progress = silent,
+        progress: Shown = False,
     ) -> Parity:
         """Train a few steps in the session and in the method's PyTorch reference, and compare them.
 
@@ -165,7 +166,7 @@ class Bundle(session.Bundle):
             steps: number of steps to compare.
             model: location of the original model, if it has moved since compiling.
             dump: folder for the noise, inputs, losses, gradients and states of both sides.
-            progress: called with the name of each phase.
+            progress: as for :func:`zoexport.compile`.
 
         Raises:
             ZoExportError: the bundle or the model cannot be used. A failed comparison is not an error.
@@ -173,7 +174,8 @@ class Bundle(session.Bundle):
         from zoexport.compiler.parity import parity
 
         folder = None if dump is None else Path(dump)
-        return Parity(**parity(self, steps=steps, model=model, dump=folder, progress=progress))
+        with phases("parity", progress) as shown:
+            return Parity(**parity(self, steps=steps, model=model, dump=folder, progress=shown))
 
     def export_adapter(
         self,

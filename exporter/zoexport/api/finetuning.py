@@ -36,12 +36,13 @@ from zoexport.core.config import keys_of
 from zoexport.core.errors import ConfigError, DataError, StateError
 from zoexport.core.files import atomic_folder, sha256, write_json
 from zoexport.core.keywords import given
-from zoexport.core.progress import Notice, Progress, silent
+from zoexport.core.progress import Notice, Progress
 from zoexport.core.trust import ANYONE
 from zoexport.core.version import __version__
 from zoexport.data.sources import Data, DataSource, as_file
 from zoexport.methods import methods
 from zoexport.run.generate import Generator, Prompt, asked, generator, prompt_of
+from zoexport.run.progress import stepping
 from zoexport.run.results import Evaluated, Exported, Generated, Trained
 from zoexport.session.data import prompts_of
 
@@ -162,8 +163,8 @@ def finetune(
     max_length: int | None = None,
     max_new_tokens: int = 64,
     overwrite: bool = False,
-    phase: Progress = silent,
-    progress: Callable[[Step], None] = silent,
+    progress: bool | Callable[[Step], object] = False,
+    phase: Progress | None = None,
     evaluated: Callable[[StepEvaluation], None] | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Run:
@@ -185,8 +186,8 @@ def finetune(
             example needs, at most 1024.
         max_new_tokens: length of the completions in ``Run.comparisons``.
         overwrite: start over if ``output`` contains a run.
+        progress: as for :meth:`zoexport.Bundle.train`, which it also reports.
         phase: called with each phase before the first step and after the last.
-        progress: called after each step.
         evaluated: called after each evaluation.
         settings: other settings of the method (``zoexport methods``), such as ``{"lora.dropout": 0.1}``.
 
@@ -209,43 +210,44 @@ def finetune(
     )
     # Not compiled in, so that another rate needs no other bundle.
     rate = {key: chosen.pop(key) for key in ("learning_rate",) if key in chosen}
-    phase("reading the examples", None)
-    argument = _argument(model, tokenizer)
-    folder = Path(output) if output is not None else Path(f"{Path(argument).stem}-finetuned")
-    _refuse_others(folder)
-    with _split(data, eval_data) as (files, sources):
-        made_from = {
-            "zoexport": __version__,
-            "model": argument,
-            "target": target,
-            "method": method,
-            "settings": {key: str(value) for key, value in sorted({**chosen, **rate}.items())},
-            **{name: sha256(file) for name, file in files.items()},
-        }
-        resumed = not overwrite and _same(folder, made_from)
-        if not resumed:
-            compiled = _fitting(argument, target, method, chosen, sources, phase)
-            _write(folder, compiled, files, made_from)
-    bundle = Bundle.open(folder / "bundle", trust=ANYONE)
-    train_data, valid = folder / "data" / "train.jsonl", folder / "data" / "valid.jsonl"
-    trained = bundle.train(
-        train_data,
-        state=folder / "run",
-        steps=steps or (None if epochs else _steps(bundle, train_data)),
-        epochs=epochs,
-        eval_data=valid if valid.exists() else None,
-        phase=phase,
-        progress=progress,
-        evaluated=evaluated,
-        settings=rate,
-    )
-    comparisons: tuple[Comparison, ...] = ()
-    if valid.exists() and "programs" in bundle.manifest.get("generate", {}):
-        phase("generating completions", None)
-        comparisons = _compared(bundle, folder / "run", valid, max_new_tokens)
-    phase("exporting the adapter", None)
-    bundle.export_adapter(folder / "adapter", state=folder / "run", force=True)
-    return Run(folder, bundle, trained, comparisons, resumed)
+    with stepping("finetune", progress, phase, evaluated) as (on_step, shown, on_evaluated):
+        shown("reading the examples", None)
+        argument = _argument(model, tokenizer)
+        folder = Path(output) if output is not None else Path(f"{Path(argument).stem}-finetuned")
+        _refuse_others(folder)
+        with _split(data, eval_data) as (files, sources):
+            made_from = {
+                "zoexport": __version__,
+                "model": argument,
+                "target": target,
+                "method": method,
+                "settings": {key: str(value) for key, value in sorted({**chosen, **rate}.items())},
+                **{name: sha256(file) for name, file in files.items()},
+            }
+            resumed = not overwrite and _same(folder, made_from)
+            if not resumed:
+                compiled = _fitting(argument, target, method, chosen, sources, shown)
+                _write(folder, compiled, files, made_from)
+        bundle = Bundle.open(folder / "bundle", trust=ANYONE)
+        train_data, valid = folder / "data" / "train.jsonl", folder / "data" / "valid.jsonl"
+        trained = bundle.train(
+            train_data,
+            state=folder / "run",
+            steps=steps or (None if epochs else _steps(bundle, train_data)),
+            epochs=epochs,
+            eval_data=valid if valid.exists() else None,
+            phase=shown,
+            progress=on_step,
+            evaluated=on_evaluated,
+            settings=rate,
+        )
+        comparisons: tuple[Comparison, ...] = ()
+        if valid.exists() and "programs" in bundle.manifest.get("generate", {}):
+            shown("generating completions", None)
+            comparisons = _compared(bundle, folder / "run", valid, max_new_tokens)
+        shown("exporting the adapter", None)
+        bundle.export_adapter(folder / "adapter", state=folder / "run", force=True)
+        return Run(folder, bundle, trained, comparisons, resumed)
 
 
 def _refuse_others(folder: Path) -> None:

@@ -9,8 +9,8 @@ import click
 
 from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, size, table
-from zoexport.cli.progress import COMPILE, Phases
 from zoexport.core import keywords
+from zoexport.run.progress import COMPILE, Phases
 
 
 @click.command("compile")

@@ -11,7 +11,7 @@ import click
 from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, table
 from zoexport.cli.groups import Verbs
-from zoexport.cli.progress import Phases
+from zoexport.run.progress import Phases
 
 if TYPE_CHECKING:
     from zoexport.api import Bundle

@@ -13,8 +13,8 @@ from zoexport.cli import options
 from zoexport.cli.adapter import exporting, write_adapter
 from zoexport.cli.console import emit, output_of_libraries, size, table
 from zoexport.cli.groups import Verbs
-from zoexport.cli.progress import Phases
 from zoexport.cli.rounds import Rounds
+from zoexport.run.progress import Phases
 
 if TYPE_CHECKING:
     from zoexport.api import Bundle

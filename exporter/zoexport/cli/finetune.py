@@ -9,7 +9,7 @@ import click
 
 from zoexport.cli import completion, options
 from zoexport.cli.console import emit, output_of_libraries, table
-from zoexport.cli.progress import Steps
+from zoexport.run.progress import Steps
 
 if TYPE_CHECKING:
     from zoexport.api.finetuning import Run

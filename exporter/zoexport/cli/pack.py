@@ -9,7 +9,7 @@ import click
 
 from zoexport.cli import options
 from zoexport.cli.console import emit, table
-from zoexport.cli.progress import Phases
+from zoexport.run.progress import Phases
 
 if TYPE_CHECKING:
     from zoexport.api import Bundle

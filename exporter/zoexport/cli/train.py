@@ -8,8 +8,8 @@ import click
 
 from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, table
-from zoexport.cli.progress import Phases, Steps
 from zoexport.core import keywords
+from zoexport.run.progress import Phases, Steps
 
 if TYPE_CHECKING:
     from zoexport.api import Bundle

@@ -20,12 +20,13 @@ from typing import Any, Literal
 
 from zoexport.core.errors import Cancelled, ConfigError, StateError
 from zoexport.core.keywords import given
-from zoexport.core.progress import Notice, Progress, silent
+from zoexport.core.progress import Notice, Progress
 from zoexport.core.settings import READING
 from zoexport.data.sources import Data, as_file
 from zoexport.run.answers import answered, read_questions
 from zoexport.run.generate import generator
 from zoexport.run.logging import Reports, reports
+from zoexport.run.progress import Shown, phases, stepping
 from zoexport.run.results import Evaluated, Trained
 from zoexport.run.states import attach
 from zoexport.session import Bundle, StepEvaluation, Validation, describe_state, memory_usage
@@ -86,8 +87,8 @@ def train(
     state: str | os.PathLike[str],
     steps: int | None = None,
     epochs: float | None = None,
-    progress: Callable[[Step], object] = silent,
-    phase: Progress = silent,
+    progress: bool | Callable[[Step], object] = False,
+    phase: Progress | None = None,
     learning_rate: float | None = None,
     lr_scheduler_type: Literal["constant", "linear", "cosine"] | None = None,
     warmup_steps: int | None = None,
@@ -111,8 +112,9 @@ def train(
         state: run directory; an existing run is resumed.
         steps: total number of steps, including those of an existing run.
         epochs: passes over the examples, instead of ``steps``.
-        progress: called after every step; True stops the run and saves it.
-        phase: called with each phase before the first step.
+        progress: True shows a progress bar, on a terminal and in a notebook; or a function, called after every step,
+            which returns True to stop the run and save it.
+        phase: called with each phase before the first step. None: shown by the bar, if there is one.
         learning_rate, lr_scheduler_type, warmup_steps: the learning rate, how it changes over the steps, and the
             steps over which it rises. None: the value of an existing run, or of the bundle; also for the next two.
         gradient_accumulation_steps: batches per update.
@@ -125,7 +127,7 @@ def train(
             (default: a tenth of all) and after the last. ``patience`` evaluations in a row without
             a lower loss end the run. Readers of the state get the weights of the best evaluation,
             or with ``keep="last"`` of the last step. A resumed run keeps these options.
-        evaluated: called after each evaluation.
+        evaluated: called after each evaluation. None: shown by the bar, if there is one.
         report_to: ``tensorboard``, ``trackio``, ``jsonl``, or one with ``:PLACE`` (docs/report.md).
 
     Raises:
@@ -153,15 +155,16 @@ def train(
     over = {} if overwrite else settings_of_run(folder, bundle)
     reads = reading({**bundle.settings, **over, **chosen})
     watched = reports(tuple(report_to), folder)
-    run = _Run(progress, watched, phase)
     with (
         contextlib.closing(watched),
+        stepping("train", progress, phase, evaluated) as (on_step, shown, on_evaluated),
         as_file(data) as file,
         held_out(eval_data, eval_every, patience, keep) as validating,
         bundle.session() as session,
-        bundle.examples(file, **reads, progress=phase) as (dataset, counts),
-        _validation(bundle, validating, reads, phase, evaluated, watched) as validation,
+        bundle.examples(file, **reads, progress=shown) as (dataset, counts),
+        _validation(bundle, validating, reads, shown, on_evaluated, watched) as validation,
     ):
+        run = _Run(on_step, watched, shown)
         # Not before: unusable data must neither create nor remove a state.
         if overwrite and (folder / "state.json").is_file():
             shutil.rmtree(folder)
@@ -177,7 +180,7 @@ def train(
             each = known["batch_size"] * known.get("gradient_accumulation_steps", 1)
             steps = max(math.ceil((epochs or 0) * len(dataset) / each), 1)
         watched.begin(session, bundle.settings)
-        phase("training", None)
+        shown("training", None)
         with run.stopping():
             session.train(
                 dataset,
@@ -185,7 +188,7 @@ def train(
                 on_progress=run,
                 validation=validation,
                 # For validation, and while the reference model scores the examples.
-                on_part=lambda done, total: phase("evaluating", done / total),
+                on_part=lambda done, total: shown("evaluating", done / total),
             )
         info = session.info
         losses = [session.record(step).loss for step in range(info.steps)]
@@ -214,7 +217,7 @@ def _validation(
     held_out: HeldOut | None,
     reads: dict[str, Any],
     phase: Progress,
-    evaluated: Callable[[StepEvaluation], None] | None,
+    evaluated: Callable[[StepEvaluation], None],
     watched: Reports,
 ) -> Iterator[Validation | None]:
     if held_out is None:
@@ -224,8 +227,7 @@ def _validation(
     def found(evaluation: StepEvaluation) -> None:
         phase("training", None)
         watched.evaluated(evaluation)
-        if evaluated is not None:
-            evaluated(evaluation)
+        evaluated(evaluation)
 
     with bundle.examples(held_out.data, **reads, progress=phase) as (dataset, _):
         yield Validation(
@@ -245,7 +247,7 @@ def evaluate(
     generate: bool = False,
     max_new_tokens: int = 64,
     stop: Iterable[str] = (),
-    progress: Progress = silent,
+    progress: Shown = False,
     settings: Mapping[str, Any] | None = None,
     last: bool = False,
 ) -> Evaluated:
@@ -256,7 +258,7 @@ def evaluate(
         state: folder of a training state, with its pending update applied; not modified.
         generate: also generate a completion for each prompt and compute SQuAD scores.
         max_new_tokens, stop: of completions; see :meth:`zoexport.Bundle.generate`.
-        progress: called with the name of each phase.
+        progress: as for :func:`zoexport.compile`.
         settings: settings of the loss and ``pack``, such as ``{"loss": "choices"}``; no others.
         last: use the weights of the last step, even if the run keeps its best ones.
 
@@ -274,23 +276,23 @@ def evaluate(
             )
     folder = None if state is None else Path(state)
     reads = reading({**bundle.settings, **chosen})
-    with as_file(data) as file:
+    with phases("eval", progress) as shown, as_file(data) as file:
         questions = read_questions(file) if generate else []
         with bundle.session() as session:
             if folder is not None:
                 attach(session, folder, last=last)
             session.configure(**chosen)
-            with bundle.examples(file, **reads, progress=progress) as (dataset, counts):
-                progress("evaluating", None)
+            with bundle.examples(file, **reads, progress=shown) as (dataset, counts):
+                shown("evaluating", None)
                 found = session.evaluate(
-                    dataset, lambda done, total: progress("evaluating", done / total)
+                    dataset, lambda done, total: shown("evaluating", done / total)
                 )
             if notice := session.info.notice:
-                progress(Notice(notice), None)
+                shown(Notice(notice), None)
         answers: dict[str, Any] = {}
         if generate:
             with generator(bundle, state=folder, last=last) as opened:
-                answers = answered(opened, questions, max_new_tokens, tuple(stop), progress)
+                answers = answered(opened, questions, max_new_tokens, tuple(stop), shown)
     return Evaluated(
         loss=found.loss,
         accuracy=found.accuracy,
