@@ -131,7 +131,7 @@ def test_finetune_refuses_to_mix_runs(model: str, tmp_path: Path) -> None:
         ({"learning_rate": 1e-3}, "settings"),
         ({"method": "mezo"}, "method"),
     ):
-        with pytest.raises(ConfigError, match=f"other {said}.*--overwrite"):
+        with pytest.raises(ConfigError, match=f"other {said}.*overwrite=True"):
             tuned(model, output, **{"steps": 2, **changed})
     assert sorted(path.name for path in output.rglob("*")) == before
     with pytest.raises(DataError):

@@ -43,7 +43,7 @@ def test_an_adapter_more_layers_and_several_templates(tmp_path: Path) -> None:
     assert "not used by LlamaForCausalLM: model.layers.1." in layers
     assert (
         adapter
-        == f"the adapter in {folder} is not part of the model; --adapter {folder} starts from it"
+        == f"the adapter in {folder} is not part of the model; pass it as adapter to start from it"
     )
     assert "chat" in bundle.manifest["text"]
     assert (bundle.path / "chat_template.jinja").read_text() == CHAT_TEMPLATE

@@ -103,7 +103,7 @@ def train(
     patience: int | None = None,
     keep: Literal["last", "best"] | None = None,
     evaluated: Callable[[StepEvaluation], None] | None = None,
-    report_to: Iterable[str] = (),
+    report_to: str | Iterable[str] = (),
 ) -> Trained:
     """Train until the state has ``steps`` steps in total, with the session that runs on phones.
 
@@ -128,7 +128,7 @@ def train(
             a lower loss end the run. Readers of the state get the weights of the best evaluation,
             or with ``keep="last"`` of the last step. A resumed run keeps these options.
         evaluated: called after each evaluation. None: shown by the bar, if there is one.
-        report_to: ``tensorboard``, ``trackio``, ``jsonl``, or one with ``:PLACE`` (docs/report.md).
+        report_to: ``tensorboard``, ``trackio``, ``jsonl``, or one with ``:PLACE`` (docs/report.md); or several.
 
     Raises:
         ZoExportError: an input cannot be used, the run diverged, or it was stopped.
@@ -154,7 +154,7 @@ def train(
     )
     over = {} if overwrite else settings_of_run(folder, bundle)
     reads = reading({**bundle.settings, **over, **chosen})
-    watched = reports(tuple(report_to), folder)
+    watched = reports([report_to] if isinstance(report_to, str) else tuple(report_to), folder)
     with (
         contextlib.closing(watched),
         stepping("train", progress, phase, evaluated) as (on_step, shown, on_evaluated),
