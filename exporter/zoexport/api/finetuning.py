@@ -39,7 +39,7 @@ from zoexport.core.keywords import given
 from zoexport.core.progress import Notice, Progress
 from zoexport.core.trust import ANYONE
 from zoexport.core.version import __version__
-from zoexport.data.sources import Data, DataSource, as_file
+from zoexport.data.sources import Data, DataSource, as_file, splits
 from zoexport.methods import methods
 from zoexport.run.generate import Generator, Prompt, asked, generator, prompt_of
 from zoexport.run.progress import stepping
@@ -174,7 +174,7 @@ def finetune(
 
     Args:
         model, tokenizer: see :func:`zoexport.compile`.
-        data: examples (docs/cli.md, "Data").
+        data: as for :meth:`zoexport.Bundle.train`.
         output: the folder to write, ``./<model>-finetuned`` if None.
         eval_data: validation examples; if None, a tenth of ``data`` is held out. The weights of the evaluation with
             the lowest loss are kept.
@@ -215,7 +215,7 @@ def finetune(
         argument = _argument(model, tokenizer)
         folder = Path(output) if output is not None else Path(f"{Path(argument).stem}-finetuned")
         _refuse_others(folder)
-        with _split(data, eval_data) as (files, sources):
+        with _split(*splits(data, eval_data)) as (files, sources):
             made_from = {
                 "zoexport": __version__,
                 "model": argument,

@@ -22,7 +22,7 @@ from zoexport.core.errors import Cancelled, ConfigError, StateError
 from zoexport.core.keywords import given
 from zoexport.core.progress import Notice, Progress
 from zoexport.core.settings import READING
-from zoexport.data.sources import Data, as_file
+from zoexport.data.sources import Data, as_file, splits
 from zoexport.run.answers import answered, read_questions
 from zoexport.run.generate import generator
 from zoexport.run.logging import Reports, reports
@@ -108,7 +108,8 @@ def train(
     """Train until the state has ``steps`` steps in total, with the session that runs on phones.
 
     Args:
-        data: examples (docs/cli.md).
+        data: examples (docs/cli.md, "Data"): a path, rows, a DataFrame, or a data set. Of a ``datasets.DatasetDict``,
+            the split ``train``; ``validation`` or else ``test`` is the default of ``eval_data``.
         state: run directory; an existing run is resumed.
         steps: total number of steps, including those of an existing run.
         epochs: passes over the examples, instead of ``steps``.
@@ -140,6 +141,7 @@ def train(
             expected="one of them",
             fix="Say how long to train: with steps or with epochs.",
         )
+    data, eval_data = splits(data, eval_data)
     folder = Path(state)
     chosen = _chosen(
         bundle,
