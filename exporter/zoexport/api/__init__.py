@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from peft import LoraConfig
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from zoexport.core.settings import TrainingSettings
     from zoexport.models import ModelSource
 
 StrPath: TypeAlias = "str | os.PathLike[str]"
@@ -89,12 +90,8 @@ def compile(
         ZoExportError: the model cannot be compiled; nothing is written.
     """
     from zoexport.compiler.build import compile_bundle
-    from zoexport.compiler.plan import default_method
-    from zoexport.core.recipes import read_recipe
-    from zoexport.methods import methods
 
-    method = read_recipe(recipe).chosen(method)
-    config = methods.get(method or default_method(target)).config
+    config = config_of(method, target, recipe)
     chosen = keys_of(
         config,
         given(
@@ -236,6 +233,21 @@ class Bundle(session.Bundle):
         from zoexport.run.transfer import import_adapter
 
         return import_adapter(self, Path(path), state=Path(state), kind=format, force=force)
+
+
+def config_of(
+    method: str | None, target: str, recipe: StrPath | None = None
+) -> type[TrainingSettings]:
+    """Return the settings class of a method, which the recipe or the target chooses if it is None.
+
+    Raises:
+        ConfigError: the method or the recipe is unknown, or they contradict.
+    """
+    from zoexport.compiler.plan import default_method
+    from zoexport.core.recipes import read_recipe
+    from zoexport.methods import methods
+
+    return methods.get(read_recipe(recipe).chosen(method) or default_method(target)).config
 
 
 def model_source(

@@ -29,9 +29,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoexport.api import Bundle, StrPath, model_source
+from zoexport.api import Bundle, StrPath, config_of, model_source
 from zoexport.compiler.cached import cached_bundle
-from zoexport.compiler.plan import default_method
 from zoexport.core.config import keys_of
 from zoexport.core.errors import ConfigError, DataError, StateError
 from zoexport.core.files import atomic_folder, sha256, write_json
@@ -40,7 +39,6 @@ from zoexport.core.progress import Notice, Progress
 from zoexport.core.trust import ANYONE
 from zoexport.core.version import __version__
 from zoexport.data.sources import Data, DataSource, as_file, splits
-from zoexport.methods import methods
 from zoexport.run.generate import Generator, Prompt, asked, generator, prompt_of
 from zoexport.run.progress import stepping
 from zoexport.run.results import Evaluated, Exported, Generated, Trained
@@ -199,7 +197,7 @@ def finetune(
             "steps and epochs", found="both", expected="one of them", fix="Leave one out."
         )
     chosen = keys_of(
-        methods.get(method or default_method(target)).config,
+        config_of(method, target),
         given(
             settings,
             learning_rate=learning_rate,

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--prompt",
-    "prompts",
     **options.TEXT,
     multiple=True,
     help="Prompt whose responses before and after training are shown; may be repeated. \\n is a "
@@ -59,7 +58,7 @@ def report(
     zoexport report run -o report.html
     zoexport report run-1 run-2 -o report.html --bundle model.bundle --prompt "Once upon a time"
     """
-    from zoexport.tools.report import write_report
+    from zoexport.api.verbs import report as write_report
 
     with output_of_libraries(), Phases("report", as_json=as_json) as phases:
         result = write_report(
@@ -68,6 +67,6 @@ def report(
             bundle=bundle,
             progress=phases,
             **given,
-        )
+        ).as_dict()
     rows = [("page", f"{result['report']}, {size(result['bytes'])}")]
     emit(result, [f"Wrote a page of {len(states)} runs.", *table(rows)], as_json=as_json)

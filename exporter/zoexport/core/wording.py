@@ -72,11 +72,11 @@ def _keyword(found: re.Match[str]) -> str:
 
 
 def _value(text: str) -> str:
-    """Return the Python literal of a flag's value; ``KEY=VALUE,...`` is a dict."""
+    """Return the Python literal of a flag's value; ``KEY=VALUE,...`` is a dict, and ``MB`` stands for a value."""
     if re.fullmatch(r"\w+=[^,=]+(,\w+=[^,=]+)*", text):
         return json.dumps(dict(part.split("=") for part in text.split(",")))
     if text in ("true", "false"):
         return text.capitalize()
-    if text.startswith("{") or re.fullmatch(r"[-+.\d][-+.e\d]*", text):
+    if text.startswith("{") or re.fullmatch(r"[-+.\d][-+.e\d]*|[A-Z]+", text):
         return text
     return json.dumps(text, ensure_ascii=False)

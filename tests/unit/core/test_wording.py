@@ -27,7 +27,7 @@ WORDED = [
     ("Choose another --output.", "Choose another output=."),
     ("Leave --adapter out, or choose another", "Leave adapter= out, or choose another"),
     ("Use --format merged, and the tool", 'Use format="merged", and the tool'),
-    ("Add --ram MB, the memory", 'Add ram="MB", the memory'),
+    ("Add --ram MB, the memory", "Add ram=MB, the memory"),
     ("(--split labels:0.5)", '(split="labels:0.5")'),
     ("--dp-noise 0.5 that spends", "dp_noise=0.5 that spends"),
     (
