@@ -13,29 +13,55 @@ from typing import TYPE_CHECKING, Any
 from zoexport.core.version import __version__
 
 if TYPE_CHECKING:
-    from zoexport.api import Bundle, compile
+    from zoexport.api import Bundle, compile, federate
     from zoexport.api.finetuning import Run, finetune
+    from zoexport.api.verbs import check, pack, plan, report, sign
     from zoexport.core.errors import ZoExportError
     from zoexport.data.sources import DataSource
-    from zoexport.run.results import Evaluated, Exported, Generated, Imported, Parity, Trained
+    from zoexport.run.results import (
+        Checked,
+        Evaluated,
+        Exported,
+        Generated,
+        Imported,
+        Packed,
+        Parity,
+        Planned,
+        Reported,
+        Signed,
+        Simulated,
+        Trained,
+    )
     from zoexport.session import Sampling, Session
 
 __all__ = [
     "Bundle",
+    "Checked",
     "DataSource",
     "Evaluated",
     "Exported",
     "Generated",
     "Imported",
+    "Packed",
     "Parity",
+    "Planned",
+    "Reported",
     "Run",
     "Sampling",
     "Session",
+    "Signed",
+    "Simulated",
     "Trained",
     "ZoExportError",
     "__version__",
+    "check",
     "compile",
+    "federate",
     "finetune",
+    "pack",
+    "plan",
+    "report",
+    "sign",
 ]
 
 _PLACES = {
@@ -50,6 +76,10 @@ _PLACES = {
         ("Evaluated", "Exported", "Generated", "Imported", "Parity", "Trained"),
         "zoexport.run.results",
     ),
+    **dict.fromkeys(
+        ("Checked", "Packed", "Planned", "Reported", "Signed", "Simulated"), "zoexport.run.results"
+    ),
+    **dict.fromkeys(("check", "pack", "plan", "report", "sign"), "zoexport.api.verbs"),
 }
 
 
@@ -57,6 +87,8 @@ def __getattr__(name: str) -> Any:
     """Import an exported name on first use."""
     from importlib import import_module
 
+    if name == "federate":
+        return import_module("zoexport.api.federate")
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_PLACES[name]), name)

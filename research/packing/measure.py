@@ -62,7 +62,7 @@ def passed(bundle: Path, data: Path, words: int, pack: bool, folder: Path) -> Pa
             data,
             state=Path(state) / "state",
             steps=rows,
-            pack=pack,
+            settings={"pack": pack},
             progress=lambda step: seconds.append(step.seconds),
         )
     texts = len(data.read_text("utf-8").splitlines())

@@ -49,7 +49,7 @@ def trained(
             data,
             state=state,
             steps=steps,
-            by_key={**(settings or {}), "learning_rate": repr(rate), "seed": str(seed)},
+            settings={**(settings or {}), "learning_rate": repr(rate), "seed": str(seed)},
             progress=after,
         )
     except DivergedError:

@@ -97,7 +97,7 @@ def test_trains_as_the_reference_does(
         method=method,
         output=tmp_path / "bundle",
         calibration=data,
-        **{**SETTINGS, **INIT, **more},
+        settings={**SETTINGS, **INIT, **more},
     )
     found = bundle.parity(steps=3)
     assert found.passed, found
@@ -121,7 +121,7 @@ def test_integers_of_quantized_adapters_stand_for_the_directions(
         method="quzo",
         output=tmp_path / "bundle",
         calibration=text,
-        **{**SETTINGS, **INIT, "train": "lora", "weights": "int4"},
+        settings={**SETTINGS, **INIT, "train": "lora", "weights": "int4"},
     )
     bundle.export_adapter(tmp_path / "adapter")
     exported = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
@@ -142,8 +142,7 @@ def test_the_bundle_says_where_a_comes_from(compiler: Compiler, text: Path, tmp_
             method="prge",
             output=tmp_path / place,
             calibration=text,
-            **SETTINGS,
-            **INIT,
+            settings={**SETTINGS, **INIT},
         )
         ids.append(bundle.manifest["bundle_id"])
     assert ids[0] == ids[1]
@@ -166,8 +165,7 @@ def test_what_leaves_has_a_and_comes_back(compiler: Compiler, text: Path, tmp_pa
         method="prge",
         output=tmp_path / "bundle",
         calibration=text,
-        **SETTINGS,
-        **INIT,
+        settings={**SETTINGS, **INIT},
     )
     with Session.open(bundle.path) as session, Dataset() as data:
         session.attach(tmp_path / "state")
@@ -216,8 +214,7 @@ def test_programs_that_generate_have_the_same_quantized_adapters(
         method="quzo",
         output=tmp_path / "bundle",
         calibration=text,
-        generate_context=64,
-        **settings,
+        settings={**settings, "generate.context": 64},
     )
     assert bundle.generate("The film is", max_new_tokens=4).tokens
 
@@ -241,8 +238,7 @@ def test_an_adapter_to_start_from_is_refused(compiler: Compiler, tmp_path: Path)
             method="mebp",
             output=tmp_path / "no",
             adapter=tmp_path / "adapter",
-            lora_init_weights="activations",
-            **SETTINGS,
+            settings={**SETTINGS, "lora.init_weights": "activations"},
         )
     assert not (tmp_path / "no").exists()
 
@@ -252,7 +248,10 @@ def test_text_is_refused_where_nothing_is_measured(
 ) -> None:
     with pytest.raises(ConfigError, match=r"lora\.init_weights=activations"):
         zoexport.compile(
-            compiler.model("llama_tied"), output=tmp_path / "no", calibration=text, **SETTINGS
+            compiler.model("llama_tied"),
+            output=tmp_path / "no",
+            calibration=text,
+            settings=SETTINGS,
         )
 
 
@@ -263,10 +262,13 @@ def test_empty_text_and_a_rank_that_is_too_large_write_nothing(
     (tmp_path / "empty.jsonl").touch()
     with pytest.raises(DataError, match=r"empty\.jsonl.*no examples"):
         zoexport.compile(
-            model, output=output, calibration=tmp_path / "empty.jsonl", **SETTINGS, **INIT
+            model,
+            output=output,
+            calibration=tmp_path / "empty.jsonl",
+            settings={**SETTINGS, **INIT},
         )
     with pytest.raises(ConfigError, match="the smaller side"):
         zoexport.compile(
-            model, output=output, calibration=text, **SETTINGS, **{**INIT, "lora_r": 65}
+            model, output=output, calibration=text, settings={**SETTINGS, **INIT, "lora_r": 65}
         )
     assert not output.exists()

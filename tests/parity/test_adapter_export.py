@@ -144,7 +144,7 @@ def test_a_model_that_llama_cpp_does_not_run(compiler: Compiler, tmp_path: Path)
         with pytest.raises(BundleError, match=r"a bundle of OPTForCausalLM.*PEFT's form"):
             session.export_adapter(tmp_path / "a.gguf", "gguf")
         session.export_adapter(tmp_path / "peft")
-    with pytest.raises(ConfigError, match=r"OPTForCausalLM.*--format merged"):
+    with pytest.raises(ConfigError, match=r"OPTForCausalLM.*format=.merged"):
         Bundle.open(bundle).export_adapter(tmp_path / "a.gguf", format="gguf")
 
 

@@ -280,7 +280,7 @@ def test_products_outside_the_npu_are_refused(compiler: Compiler, tmp_path: Path
         )
 
     with pytest.raises(
-        LoweringError, match=r"aten::mm x\d+ in train \(QNN refuses it.*--allow-fallback"
+        LoweringError, match=r"aten::mm x\d+ in train \(QNN refuses it.*allow_fallback=True"
     ):
         compiled(False)
     assert not (tmp_path / "bundle").exists()

@@ -81,7 +81,7 @@ def test_completions_that_were_trained_end(tmp_path: Path) -> None:
     expected = torch.nn.functional.cross_entropy(logits, torch.tensor(tokens[len(prompt) :]))
     assert bundle.evaluate(data).loss == pytest.approx(expected.item(), rel=1e-5)
 
-    bundle.train(data, state=tmp_path / "run", steps=60, by_key={"learning_rate": 2e-2})
+    bundle.train(data, state=tmp_path / "run", steps=60, settings={"learning_rate": 2e-2})
     made = bundle.generate(PROMPT, state=tmp_path / "run", max_new_tokens=20)
     assert (made.text, made.stop, made.prompt_tokens) == (COMPLETION, "eos", len(prompt))
 

@@ -99,7 +99,7 @@ def test_finetune_on_the_npu(model: str, tmp_path: Path) -> None:
         target="android-npu",
         steps=6,
         max_length=24,
-        by_key={"labels": "16", "lora.r": 4},
+        settings={"labels": "16", "lora.r": 4},
     )
     assert done.trained.steps == 6 and done.trained.engine == "qnn"
     assert len(done.comparisons) == 3
@@ -131,7 +131,7 @@ def test_finetune_refuses_to_mix_runs(model: str, tmp_path: Path) -> None:
         ({"learning_rate": 1e-3}, "settings"),
         ({"method": "mezo"}, "method"),
     ):
-        with pytest.raises(ConfigError, match=f"other {said}.*--overwrite"):
+        with pytest.raises(ConfigError, match=f"other {said}.*overwrite=True"):
             tuned(model, output, **{"steps": 2, **changed})
     assert sorted(path.name for path in output.rglob("*")) == before
     with pytest.raises(DataError):
@@ -154,7 +154,7 @@ def test_finetune_leaves_nothing_after_bad_input(model: str, tmp_path: Path) -> 
     bad: tuple[dict[str, Any], ...] = (
         {"data": [{"prompt": "a"}]},
         {"steps": 1, "epochs": 1.0},
-        {"by_key": {"nonsense": 1}},
+        {"settings": {"nonsense": 1}},
         {"target": "abacus"},
     )
     for options in bad:
@@ -175,7 +175,7 @@ def test_finetune_reads_what_others_write(model: str, tmp_path: Path) -> None:
         [mixed[2]["prompt"], "one two three", "four five six"]
     )
     assert tuned(model, tmp_path / "split", data, steps=2).trained.examples == 4
-    plain = tuned(model, tmp_path / "plain", data, steps=2, by_key={"generate": "false"})
+    plain = tuned(model, tmp_path / "plain", data, steps=2, settings={"generate": "false"})
     assert plain.comparisons == ()
     data.write_text("\n")
     with pytest.raises(DataError, match="no examples"):
@@ -185,7 +185,7 @@ def test_finetune_reads_what_others_write(model: str, tmp_path: Path) -> None:
 
 def test_finetune_makes_room_for_the_longest_example(model: str, tmp_path: Path) -> None:
     data = [*examples(12), {"text": " ".join(WORDS * 2)}]
-    done = tuned(model, tmp_path / "out", data, max_length=None, by_key={"max_length": "16"})
+    done = tuned(model, tmp_path / "out", data, max_length=None, settings={"max_length": "16"})
     assert done.bundle.settings["max_length"] == 16 and done.trained.shortened > 0
     done = tuned(
         model, tmp_path / "fits", data, max_length=None, method="mezo", eval_data=examples(3)
@@ -211,7 +211,9 @@ def test_the_command_prints_what_changed_and_what_to_do_next(
     assert found["steps"] == 9 and found["resumed"] and len(found["comparisons"]) == 1
 
 
-def test_train_stops_by_the_callback_and_starts_over(model: str, tmp_path: Path) -> None:
+def test_train_stops_by_the_callback_and_starts_over(
+    model: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     bundle = tuned(model, tmp_path / "out", steps=1).bundle
     state, data = tmp_path / "run", examples(6)
 
@@ -227,7 +229,8 @@ def test_train_stops_by_the_callback_and_starts_over(model: str, tmp_path: Path)
     with pytest.raises(DataError):
         bundle.train([{"prompt": "a"}], state=state, epochs=1, overwrite=True)
     assert bundle.train(data, state=state, epochs=1).step_seconds_median is None
-    again = bundle.train(data, state=state, epochs=1, overwrite=True)
+    again = bundle.train(data, state=state, epochs=1, overwrite=True, progress=True)
+    assert "train: step 6/6" in capfd.readouterr().err
     assert again.step_seconds_median is not None and again.losses == whole.losses
     for wrong in ({}, {"steps": 1, "epochs": 1.0}):
         with pytest.raises(ConfigError, match="steps and epochs"):

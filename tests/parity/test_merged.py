@@ -221,7 +221,7 @@ def test_the_type_of_the_original_weights_is_kept(tmp_path: Path) -> None:
     kept = load_file(tmp_path / "merged" / "model.safetensors")
     assert {value.dtype for value in kept.values()} == {torch.bfloat16}
     loaded.model.to(torch.float32).get_parameter("lm_head.weight").data[0, 0] = 1e5
-    with pytest.raises(ConfigError, match=r"weight lm_head.weight.*100000.*--dtype bf16 or fp32"):
+    with pytest.raises(ConfigError, match=r"weight lm_head.weight.*100000.*dtype=.bf16. or fp32"):
         save_model(Output("merged", tmp_path / "no", dtype="fp16"), loaded)
     assert not (tmp_path / "no").exists()
 

@@ -32,14 +32,18 @@ def test_an_adapter_more_layers_and_several_templates(tmp_path: Path) -> None:
     several = [{"name": name, "template": text} for name, text in named.items()]
     path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": several}))
     bundle = zoexport.compile(
-        folder, output=tmp_path / "bundle", max_length=SEQ, weights="fp32", generate=False
+        folder,
+        output=tmp_path / "bundle",
+        max_length=SEQ,
+        weights="fp32",
+        settings={"generate": False},
     )
     assert bundle.compiled is not None
     adapter, layers = sorted(bundle.compiled["notes"], reverse=True)
     assert "not used by LlamaForCausalLM: model.layers.1." in layers
     assert (
         adapter
-        == f"the adapter in {folder} is not part of the model; --adapter {folder} starts from it"
+        == f"the adapter in {folder} is not part of the model; pass it as adapter to start from it"
     )
     assert "chat" in bundle.manifest["text"]
     assert (bundle.path / "chat_template.jinja").read_text() == CHAT_TEMPLATE
@@ -68,6 +72,6 @@ def test_a_weight_that_is_no_number_is_named(method: str, tmp_path: Path) -> Non
             output=tmp_path / "bundle",
             max_length=SEQ,
             weights="fp32",
-            generate=False,
+            settings={"generate": False},
         )
     assert not (tmp_path / "bundle").exists()

@@ -35,7 +35,7 @@ def test_a_bundle_that_packs_does_so_everywhere(compiler: Compiler, tmp_path: Pa
         assert found[0] == found[1], name
     settings = json.loads((tmp_path / "ours" / "run.json").read_text())["settings"]
     assert settings["pack"] is True
-    apart = opened.evaluate(data, by_key={"pack": False})
+    apart = opened.evaluate(data, settings={"pack": False})
     packed = opened.evaluate(data)
     assert packed.examples < apart.examples == len(lines)
     assert packed.shortened == 0 and apart.shortened > 0
@@ -49,11 +49,11 @@ def test_a_run_keeps_its_packing(compiler: Compiler, tmp_path: Path) -> None:
     opened = Bundle.open(bundle)
     state = tmp_path / "state"
     chosen = {"pack": True, "lr_scheduler_type": "constant"}
-    opened.train(data, state=state, steps=2, by_key=chosen)
+    opened.train(data, state=state, steps=2, settings=chosen)
     opened.train(data, state=state, steps=4)
     with pytest.raises(Exception, match=r"pack true.* expected pack false"):
-        opened.train(data, state=state, steps=6, by_key={"pack": False})
-    whole = opened.train(data, state=tmp_path / "whole", steps=4, by_key=chosen)
+        opened.train(data, state=state, steps=6, settings={"pack": False})
+    whole = opened.train(data, state=tmp_path / "whole", steps=4, settings=chosen)
     resumed = opened.train(data, state=state, steps=4)
     assert resumed.losses == whole.losses
     run = ("--data", data, "--state", tmp_path / "runner")

@@ -77,7 +77,7 @@ def test_the_runner_and_the_command_line_take_pairs(compiler: Compiler, tmp_path
     chosen = {"loss": "dpo", "dpo.beta": 0.5, "learning_rate": 0.01}
     opened = Bundle.open(bundle)
     expected = opened.train(
-        data, state=tmp_path / "ours", steps=12, by_key=chosen, eval_data=data, eval_every=6
+        data, state=tmp_path / "ours", steps=12, settings=chosen, eval_data=data, eval_every=6
     )
     run = (
         "--data",
@@ -100,8 +100,8 @@ def test_the_runner_and_the_command_line_take_pairs(compiler: Compiler, tmp_path
     for name in ("trajectory.log", "run.json", "reference.json", "evaluations.json"):
         ours, theirs = (tmp_path / side / name for side in ("ours", "runner"))
         assert ours.read_bytes() == theirs.read_bytes(), name
-    by_key = {"loss": "dpo", "dpo.beta": 0.5}
-    evaluated = opened.evaluate(data, state=tmp_path / "ours", by_key=by_key)
+    settings = {"loss": "dpo", "dpo.beta": 0.5}
+    evaluated = opened.evaluate(data, state=tmp_path / "ours", settings=settings)
     found = ran("eval", bundle, "--data", data, "--state", tmp_path / "runner", *loss)
     for key in ("loss", "accuracy", "margin"):
         assert found[key] == getattr(evaluated, key), key

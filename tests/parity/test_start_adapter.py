@@ -98,8 +98,7 @@ def test_the_loss_is_pefts(
         method=method,
         output=tmp_path / "bundle",
         adapter=adapter,
-        **SETTINGS,
-        **more,
+        settings={**SETTINGS, **more},
     )
     assert bundle.settings["lora.r"] == given["r"]
     with Session.open(bundle.path) as session:
@@ -121,11 +120,11 @@ def test_int4_weights_and_text(compiler: Compiler, adapter: Path, tmp_path: Path
     model = compiler.model("llama_tied")
     chosen = {**SETTINGS, "weights": "int4", "generate": True, "generate_context": 64}
     start = zoexport.compile(
-        model, method="mebp", output=tmp_path / "start", adapter=adapter, **chosen
+        model, method="mebp", output=tmp_path / "start", adapter=adapter, settings=chosen
     )
     settings = {key: start.settings[key] for key in start.settings if key.startswith("lora.")}
     plain = zoexport.compile(
-        model, method="mebp", output=tmp_path / "plain", by_key=settings, **chosen
+        model, method="mebp", output=tmp_path / "plain", settings={**chosen, **settings}
     )
     prompt = "The film is"
     texts = [one.generate(prompt, max_new_tokens=12).tokens for one in (start, plain)]
@@ -143,9 +142,9 @@ def test_the_same_setting_may_be_said_and_another_is_one_message(
     model, output = compiler.model("llama_tied"), tmp_path / "bundle"
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("method: mebp\nlora.r: 16\nlora.layers_to_transform: last:1\n")
-    by_key = {"lora.r": "5", "lora.target_modules": "down_proj, v_proj"}
+    settings = {**SETTINGS, "lora.r": "5", "lora.target_modules": "down_proj, v_proj"}
     bundle = zoexport.compile(
-        model, output=output, adapter=adapter, recipe=recipe, by_key=by_key, **SETTINGS
+        model, output=output, adapter=adapter, recipe=recipe, settings=settings
     )
     found = {key: bundle.settings[f"lora.{key}"] for key in ("r", "alpha", "layers_to_transform")}
     assert found == {"r": 5, "alpha": 7.0, "layers_to_transform": "all"}
@@ -157,7 +156,11 @@ def test_the_same_setting_may_be_said_and_another_is_one_message(
     }
     with pytest.raises(ConfigError) as error:
         zoexport.compile(
-            model, method="mebp", output=tmp_path / "no", adapter=adapter, by_key=other, **SETTINGS
+            model,
+            method="mebp",
+            output=tmp_path / "no",
+            adapter=adapter,
+            settings={**SETTINGS, **other},
         )
     for part in (
         "lora.r=8",
@@ -256,6 +259,6 @@ def test_an_adapter_that_does_not_fit(
             method="mebp",
             output=tmp_path / "no",
             adapter=spoiled,
-            **SETTINGS,
+            settings=SETTINGS,
         )
     assert not (tmp_path / "no").exists()

@@ -131,7 +131,7 @@ def test_no_verify_writes_and_says_so(
         "loss": None,
         "gradient": None,
         "state": None,
-        "reason": "--no-verify",
+        "reason": "verify=False",
     }
     Session.open(tmp_path / "bundle").close()
 

@@ -163,7 +163,7 @@ def test_a_tokenizer_beside_a_folder() -> None:
 
 def test_unknown_settings_are_named_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"'lora_alhpa'.*lora\.alpha"):
-        zoexport.compile("somewhere", lora_alhpa=8)
+        zoexport.compile("somewhere", settings={"lora_alhpa": 8})
 
 
 def test_a_folder_that_is_no_bundle(tmp_path: Path) -> None:

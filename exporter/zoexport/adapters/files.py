@@ -199,7 +199,7 @@ def check_names(
                 f"{path}",
                 found=f"{found} {shown(wrong[0])}{more}",
                 expected=f"the {len(modules)} layers that the bundle adapts, such as {modules[0]}",
-                fix="Compile with the adapter's layers (--set lora.target_modules=..., lora.layers_to_transform=...).",
+                fix="Compile with the adapter's layers (lora.target_modules and lora.layers_to_transform).",
             )
 
 

@@ -16,15 +16,16 @@ import dataclasses
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from zoexport import session
 from zoexport.core.config import fields, keys_of
 from zoexport.core.errors import ConfigError
-from zoexport.core.progress import Progress, silent
+from zoexport.core.keywords import given
 from zoexport.core.trust import ANYONE
 from zoexport.data.sources import Data, as_file
 from zoexport.run.generate import generate, generator
+from zoexport.run.progress import COMPILE, Shown, phases
 from zoexport.run.results import Exported, Imported, Parity
 from zoexport.run.train import evaluate, train
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from peft import LoraConfig
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from zoexport.core.settings import TrainingSettings
     from zoexport.models import ModelSource
 
 StrPath: TypeAlias = "str | os.PathLike[str]"
@@ -51,9 +53,13 @@ def compile(
     allow_fallback: bool = False,
     force: bool = False,
     verify: bool | None = None,
-    progress: Progress = silent,
-    by_key: Mapping[str, Any] | None = None,
-    **settings: Any,
+    progress: Shown = False,
+    max_length: int | None = None,
+    batch_size: int | None = None,
+    lora_r: int | None = None,
+    lora_alpha: float | None = None,
+    weights: Literal["fp32", "int8", "int4"] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Bundle:
     """Compile a model into a bundle.
 
@@ -64,7 +70,7 @@ def compile(
         method, target: see ``zoexport methods``, ``zoexport targets``; method defaults by target.
         output: folder of the bundle; ``./<model>-<method>-<target>`` if None.
         lora: rank, alpha, target modules and last layers of the adapters.
-        recipe: a recipe's name or YAML file; ``lora`` and ``settings`` override its settings.
+        recipe: a recipe's name or YAML file; the other arguments override its settings.
         calibration: data to measure activations on: their ranges, if the target quantizes them,
             or their directions (``lora.init_weights``).
         adapter: folder of a PEFT adapter to start from; it determines rank, alpha and layers.
@@ -72,21 +78,31 @@ def compile(
         force: replace an existing bundle.
         verify: run every program and compare losses and gradients with PyTorch before writing the
             bundle. None: on all targets except android-npu, where it takes minutes.
-        progress: called with the name of each phase and, if known, the completed share.
-        by_key: more settings, with the keys of ``--set``: ``{"lora.r": 8}``.
-        settings: settings of the method, with ``_`` for a dot: ``max_length=64, lora_r=8``.
+        progress: True shows a progress bar, on a terminal and in a notebook; or a function, called with the name of
+            each phase and, if known, the completed share.
+        max_length: tokens of an example; longer ones are cut. None: the method's default; also for the next four.
+        batch_size: examples per step.
+        lora_r, lora_alpha: rank of the adapters, which are scaled by alpha / r.
+        weights: format of the frozen weights.
+        settings: other settings of the method (``zoexport methods``), such as ``{"lora.dropout": 0.1}``.
 
     Raises:
         ZoExportError: the model cannot be compiled; nothing is written.
     """
     from zoexport.compiler.build import compile_bundle
-    from zoexport.compiler.plan import default_method
-    from zoexport.core.recipes import read_recipe
-    from zoexport.methods import methods
 
-    method = read_recipe(recipe).chosen(method)
-    config = methods.get(method or default_method(target)).config
-    chosen = {**(by_key or {}), **keys_of(config, settings)}
+    config = config_of(method, target, recipe)
+    chosen = keys_of(
+        config,
+        given(
+            settings,
+            max_length=max_length,
+            batch_size=batch_size,
+            lora_r=lora_r,
+            lora_alpha=lora_alpha,
+            weights=weights,
+        ),
+    )
     source = model_source(model, tokenizer)
     if lora is not None and adapter is not None:
         raise ConfigError(
@@ -97,7 +113,7 @@ def compile(
         )
     if lora is not None:
         chosen |= _adapters(lora, config, chosen)
-    with contextlib.ExitStack() as stack:
+    with phases("compile", progress, COMPILE) as shown, contextlib.ExitStack() as stack:
         rows = None if calibration is None else stack.enter_context(as_file(calibration))
         compiled = compile_bundle(
             source,
@@ -111,7 +127,7 @@ def compile(
             calibration=rows,
             adapter=None if adapter is None else Path(adapter),
             verify=verify,
-            progress=progress,
+            progress=shown,
         )
     # A bundle that was just compiled is not signed yet.
     bundle = Bundle.open(compiled["bundle"], trust=ANYONE)
@@ -139,7 +155,7 @@ class Bundle(session.Bundle):
         steps: int = 5,
         model: str | None = None,
         dump: StrPath | None = None,
-        progress: Progress = silent,
+        progress: Shown = False,
     ) -> Parity:
         """Train a few steps in the session and in the method's PyTorch reference, and compare them.
 
@@ -147,7 +163,7 @@ class Bundle(session.Bundle):
             steps: number of steps to compare.
             model: location of the original model, if it has moved since compiling.
             dump: folder for the noise, inputs, losses, gradients and states of both sides.
-            progress: called with the name of each phase.
+            progress: as for :func:`zoexport.compile`.
 
         Raises:
             ZoExportError: the bundle or the model cannot be used. A failed comparison is not an error.
@@ -155,7 +171,8 @@ class Bundle(session.Bundle):
         from zoexport.compiler.parity import parity
 
         folder = None if dump is None else Path(dump)
-        return Parity(**parity(self, steps=steps, model=model, dump=folder, progress=progress))
+        with phases("parity", progress) as shown:
+            return Parity(**parity(self, steps=steps, model=model, dump=folder, progress=shown))
 
     def export_adapter(
         self,
@@ -216,6 +233,21 @@ class Bundle(session.Bundle):
         from zoexport.run.transfer import import_adapter
 
         return import_adapter(self, Path(path), state=Path(state), kind=format, force=force)
+
+
+def config_of(
+    method: str | None, target: str, recipe: StrPath | None = None
+) -> type[TrainingSettings]:
+    """Return the settings class of a method, which the recipe or the target chooses if it is None.
+
+    Raises:
+        ConfigError: the method or the recipe is unknown, or they contradict.
+    """
+    from zoexport.compiler.plan import default_method
+    from zoexport.core.recipes import read_recipe
+    from zoexport.methods import methods
+
+    return methods.get(read_recipe(recipe).chosen(method) or default_method(target)).config
 
 
 def model_source(

@@ -29,16 +29,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zoexport.api import Bundle, StrPath, model_source
+from zoexport.api import Bundle, StrPath, config_of, model_source
 from zoexport.compiler.cached import cached_bundle
+from zoexport.core.config import keys_of
 from zoexport.core.errors import ConfigError, DataError, StateError
 from zoexport.core.files import atomic_folder, sha256, write_json
-from zoexport.core.progress import Notice, Progress, silent
+from zoexport.core.keywords import given
+from zoexport.core.progress import Notice, Progress
 from zoexport.core.trust import ANYONE
 from zoexport.core.version import __version__
-from zoexport.data.sources import Data, DataSource, as_file
+from zoexport.data.sources import Data, DataSource, as_file, splits
 from zoexport.run.generate import Generator, Prompt, asked, generator, prompt_of
 from zoexport.run.hub import push_to_hub, write_card
+from zoexport.run.progress import stepping
 from zoexport.run.results import Evaluated, Exported, Generated, Trained
 from zoexport.session.data import prompts_of
 
@@ -173,10 +176,10 @@ def finetune(
     max_length: int | None = None,
     max_new_tokens: int = 64,
     overwrite: bool = False,
-    phase: Progress = silent,
-    progress: Callable[[Step], None] = silent,
+    progress: bool | Callable[[Step], object] = False,
+    phase: Progress | None = None,
     evaluated: Callable[[StepEvaluation], None] | None = None,
-    by_key: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Run:
     """Fine-tune a model on examples and export the adapter.
 
@@ -184,7 +187,7 @@ def finetune(
 
     Args:
         model, tokenizer: see :func:`zoexport.compile`.
-        data: examples (docs/formats.md, "Training data").
+        data: as for :meth:`zoexport.Bundle.train`.
         output: the folder to write, ``./<model>-finetuned`` if None.
         eval_data: validation examples; if None, a tenth of ``data`` is held out. The weights of the evaluation with
             the lowest loss are kept.
@@ -196,10 +199,10 @@ def finetune(
             example needs, at most 1024.
         max_new_tokens: length of the completions in ``Run.comparisons``.
         overwrite: start over if ``output`` contains a run.
+        progress: as for :meth:`zoexport.Bundle.train`, which it also reports.
         phase: called with each phase before the first step and after the last.
-        progress: called after each step.
         evaluated: called after each evaluation.
-        by_key: more settings, with the keys of ``--set``.
+        settings: other settings of the method (``zoexport methods``), such as ``{"lora.dropout": 0.1}``.
 
     Raises:
         ZoExportError: an input cannot be used, or the run was stopped (and saved).
@@ -208,56 +211,57 @@ def finetune(
         raise ConfigError(
             "steps and epochs", found="both", expected="one of them", fix="Leave one out."
         )
-    given = {
-        "learning_rate": learning_rate,
-        "batch_size": batch_size,
-        "lora.r": lora_r,
-        "max_length": max_length,
-    }
-    settings = {
-        **{key: value for key, value in given.items() if value is not None},
-        **(by_key or {}),
-    }
-    # Not compiled in, so that another rate needs no other bundle.
-    rate = {key: settings.pop(key) for key in ("learning_rate",) if key in settings}
-    phase("reading the examples", None)
-    argument = _argument(model, tokenizer)
-    folder = Path(output) if output is not None else Path(f"{Path(argument).stem}-finetuned")
-    _refuse_others(folder)
-    with _split(data, eval_data) as (files, sources):
-        made_from = {
-            "zoexport": __version__,
-            "model": argument,
-            "target": target,
-            "method": method,
-            "settings": {key: str(value) for key, value in sorted({**settings, **rate}.items())},
-            **{name: sha256(file) for name, file in files.items()},
-        }
-        resumed = not overwrite and _same(folder, made_from)
-        if not resumed:
-            compiled = _fitting(argument, target, method, settings, sources, phase)
-            _write(folder, compiled, files, made_from)
-    bundle = Bundle.open(folder / "bundle", trust=ANYONE)
-    train_data, valid = folder / "data" / "train.jsonl", folder / "data" / "valid.jsonl"
-    trained = bundle.train(
-        train_data,
-        state=folder / "run",
-        steps=steps or (None if epochs else _steps(bundle, train_data)),
-        epochs=epochs,
-        eval_data=valid if valid.exists() else None,
-        phase=phase,
-        progress=progress,
-        evaluated=evaluated,
-        by_key=rate,
+    chosen = keys_of(
+        config_of(method, target),
+        given(
+            settings,
+            learning_rate=learning_rate,
+            batch_size=batch_size,
+            lora_r=lora_r,
+            max_length=max_length,
+        ),
     )
-    comparisons: tuple[Comparison, ...] = ()
-    if valid.exists() and "programs" in bundle.manifest.get("generate", {}):
-        phase("generating completions", None)
-        comparisons = _compared(bundle, folder / "run", valid, max_new_tokens)
-    phase("exporting the adapter", None)
-    bundle.export_adapter(folder / "adapter", state=folder / "run", force=True)
-    write_card(folder / "adapter", bundle, state=folder / "run")
-    return Run(folder, bundle, trained, comparisons, resumed)
+    # Not compiled in, so that another rate needs no other bundle.
+    rate = {key: chosen.pop(key) for key in ("learning_rate",) if key in chosen}
+    with stepping("finetune", progress, phase, evaluated) as (on_step, shown, on_evaluated):
+        shown("reading the examples", None)
+        argument = _argument(model, tokenizer)
+        folder = Path(output) if output is not None else Path(f"{Path(argument).stem}-finetuned")
+        _refuse_others(folder)
+        with _split(*splits(data, eval_data)) as (files, sources):
+            made_from = {
+                "zoexport": __version__,
+                "model": argument,
+                "target": target,
+                "method": method,
+                "settings": {key: str(value) for key, value in sorted({**chosen, **rate}.items())},
+                **{name: sha256(file) for name, file in files.items()},
+            }
+            resumed = not overwrite and _same(folder, made_from)
+            if not resumed:
+                compiled = _fitting(argument, target, method, chosen, sources, shown)
+                _write(folder, compiled, files, made_from)
+        bundle = Bundle.open(folder / "bundle", trust=ANYONE)
+        train_data, valid = folder / "data" / "train.jsonl", folder / "data" / "valid.jsonl"
+        trained = bundle.train(
+            train_data,
+            state=folder / "run",
+            steps=steps or (None if epochs else _steps(bundle, train_data)),
+            epochs=epochs,
+            eval_data=valid if valid.exists() else None,
+            phase=shown,
+            progress=on_step,
+            evaluated=on_evaluated,
+            settings=rate,
+        )
+        comparisons: tuple[Comparison, ...] = ()
+        if valid.exists() and "programs" in bundle.manifest.get("generate", {}):
+            shown("generating completions", None)
+            comparisons = _compared(bundle, folder / "run", valid, max_new_tokens)
+        shown("exporting the adapter", None)
+        bundle.export_adapter(folder / "adapter", state=folder / "run", force=True)
+        write_card(folder / "adapter", bundle, state=folder / "run")
+        return Run(folder, bundle, trained, comparisons, resumed)
 
 
 def _refuse_others(folder: Path) -> None:

@@ -11,8 +11,8 @@ import click
 from zoexport.cli import completion, options
 from zoexport.cli.console import emit, output_of_libraries
 from zoexport.cli.keys import json_keys
-from zoexport.cli.progress import Phases
 from zoexport.core.errors import ConfigError
+from zoexport.run.progress import Phases
 
 
 def _values(kind: click.ParamType[Any] | type) -> Callable[..., tuple[Any, ...] | None]:

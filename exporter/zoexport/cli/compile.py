@@ -10,7 +10,8 @@ import click
 from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, size, table
 from zoexport.cli.keys import json_keys
-from zoexport.cli.progress import COMPILE, Phases
+from zoexport.core import keywords
+from zoexport.run.progress import COMPILE, Phases
 
 
 @click.command("compile")
@@ -23,7 +24,7 @@ from zoexport.cli.progress import COMPILE, Phases
     help="Folder for the bundle. Default: ./<model>-<method>-<target>.",
 )
 @options.recipe
-@options.typed("max_length", "batch_size", "lora.r", "lora.alpha", "weights")
+@options.typed(*keywords.COMPILE)
 @options.settings
 @options.force
 @click.option(
@@ -107,7 +108,7 @@ def compile_verb(
             method=method,
             target=target,
             output=output,
-            by_key=settings,
+            settings=settings,
             recipe=recipe,
             force=force,
             allow_fallback=allow_fallback,

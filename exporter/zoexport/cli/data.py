@@ -69,9 +69,7 @@ def data() -> None:
     problem_count: number of rows that cannot be used
     problems: list of where, found, expected and fix
 """)
-def check(
-    data: DataSource, bundle: Bundle, loss: str, pack: bool, limit: int, as_json: bool
-) -> int:
+def check(data: DataSource, bundle: Bundle, as_json: bool, **given: Any) -> int:
     """Check SOURCE as training data and list every problem in it.
 
     SOURCE is a value for --data of 'train'. The exit code is 1 if SOURCE cannot be used for
@@ -83,10 +81,10 @@ def check(
         zoexport data check notes/ --bundle model.bundle --pack
         zoexport data check train.parquet --bundle model.bundle --template sst2 --loss choices --json
     """
-    from zoexport.data.check import check as run
+    from zoexport.api.verbs import check as run
 
     with output_of_libraries():
-        result = run(bundle, data, loss=loss, pack=pack, limit=limit)
+        result = run(data, bundle, **given).as_dict()
     emit(result, _lines(data.name, result), as_json=as_json)
     return 0 if result["usable"] else 1
 

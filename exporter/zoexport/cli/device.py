@@ -12,7 +12,7 @@ from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, table
 from zoexport.cli.groups import Verbs
 from zoexport.cli.keys import json_keys
-from zoexport.cli.progress import Phases
+from zoexport.run.progress import Phases
 from zoexport.run.results import Generated, Trained
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,15 +13,14 @@ from zoexport.cli.adapter import exporting, write_adapter
 from zoexport.cli.console import emit, output_of_libraries, size, table
 from zoexport.cli.groups import Verbs
 from zoexport.cli.keys import json_keys
-from zoexport.cli.progress import Phases
 from zoexport.cli.rounds import Rounds
+from zoexport.run.progress import Phases
 from zoexport.run.results import Exported
 
 if TYPE_CHECKING:
     from zoexport.api import Bundle
     from zoexport.core.trust import Trust
     from zoexport.data.sources import DataSource
-    from zoexport.federated.privacy import Privacy
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -154,25 +152,6 @@ def _private(function: F) -> F:
     return function
 
 
-def _privacy(
-    clip: float | None, noise: float | None, epsilon: float | None, delta: float
-) -> Privacy | None:
-    from zoexport.core.errors import ConfigError
-    from zoexport.federated.privacy import Privacy
-
-    if clip is None and noise is None and epsilon is None:
-        return None
-    if clip is None or noise is None or epsilon is None:
-        named = {"--dp-clip": clip, "--dp-noise": noise, "--dp-epsilon": epsilon}
-        raise ConfigError(
-            ", ".join(name for name, value in named.items() if value is not None),
-            found="no " + ", ".join(name for name, value in named.items() if value is None),
-            expected="all three: what is clipped, the noise, and the budget",
-            fix="Pass all three options; see docs/federation.md.",
-        )
-    return Privacy(clip, noise, epsilon, delta)
-
-
 @click.group(cls=Verbs)
 def federate() -> None:
     """Train one model on the data of many clients, which never leave the clients.
@@ -214,15 +193,9 @@ def federate() -> None:
 def simulate(
     bundle: Bundle,
     data: DataSource,
-    test: DataSource | None,
-    clients: int,
-    split: str,
-    state: Path | None,
-    dp_clip: float | None,
-    dp_noise: float | None,
-    dp_epsilon: float | None,
-    dp_delta: float,
-    **common: Any,
+    assignments: tuple[str, ...],
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """Simulate clients of BUNDLE on this machine, in Flower's simulation engine.
 
@@ -235,25 +208,13 @@ def simulate(
         zoexport federate simulate model.bundle --data train.jsonl --clients 20 --sample 5 --rounds 50 \\
             --split labels:0.5 --test test.jsonl --state fed --report page --json
     """
-    from zoexport.data.sources import opened
-    from zoexport.federated.simulate import simulate as run
+    from zoexport.api.federate import simulate as run
+    from zoexport.core.config import parse_assignments
 
-    privacy = _privacy(dp_clip, dp_noise, dp_epsilon, dp_delta)
-    with (
-        opened(data) as file,
-        nullcontext() if test is None else opened(test) as held_out,
-    ):
-        _federate(
-            run,
-            bundle,
-            data=file,
-            test=held_out,
-            clients=clients,
-            division=split,
-            state=state,
-            privacy=privacy,
-            **common,
-        )
+    settings = parse_assignments(assignments)
+    with output_of_libraries(), Rounds(as_json=as_json) as shown:
+        found = run(bundle, data, settings=settings, progress=shown.phase, on_round=shown, **given)
+    _emit(found.as_dict(), as_json=as_json)
 
 
 @federate.command()
@@ -283,7 +244,16 @@ def server(
     key: Path,
     host: str,
     port: int,
-    **common: Any,
+    assignments: tuple[str, ...],
+    timeout: float,
+    least: float,
+    report: Path | None,
+    as_json: bool,
+    aggregate: str,
+    clip: float | None,
+    clip_relative: float,
+    rise: float,
+    **others: Any,
 ) -> None:
     """Run the rounds of a federation of BUNDLE with real clients.
 
@@ -296,11 +266,31 @@ def server(
             --certificate server.pem --key server.key --host 0.0.0.0 \\
             --sample 3 --rounds 20 --set learning_rate=1e-3
     """
+    from zoexport.core.config import parse_assignments
+    from zoexport.federated import report as pages
+    from zoexport.federated.coordinator import Patience
     from zoexport.federated.deploy import serve
+    from zoexport.federated.guard import Guard
     from zoexport.federated.processes import Access
 
-    access = Access(host, port, ca, certificate, key, nodes)
-    _federate(serve, bundle, state=state, access=access, **common)
+    guard = Guard(aggregate, clip, clip_relative or None, rise).checked()
+    settings = parse_assignments(assignments)
+    if report is not None:
+        pages.check(report)
+    with output_of_libraries(), Rounds(as_json=as_json) as shown:
+        result = serve(
+            bundle,
+            state=state,
+            access=Access(host, port, ca, certificate, key, nodes),
+            settings=settings,
+            patience=Patience(seconds=timeout, least=least),
+            guard=guard,
+            report=shown,
+            page=report,
+            progress=shown.phase,
+            **others,
+        )
+    _emit(result, as_json=as_json)
 
 
 @federate.command()
@@ -342,8 +332,9 @@ def client(
     """
     from zoexport.data.sources import opened
     from zoexport.federated.deploy import take_part
+    from zoexport.federated.privacy import Privacy
 
-    privacy = _privacy(dp_clip, dp_noise, dp_epsilon, dp_delta)
+    privacy = Privacy.given(dp_clip, dp_noise, dp_epsilon, dp_delta)
     with (
         output_of_libraries(),
         Phases("federate", as_json=as_json) as phases,
@@ -383,45 +374,6 @@ def export(run: Path, bundle: Path | None, trust: Trust | None, **given: Any) ->
     from zoexport.federated.store import bundle_of
 
     write_adapter(Bundle.open(bundle or bundle_of(run), trust=trust), state=run, **given)
-
-
-def _federate(
-    run: Callable[..., dict[str, Any]],
-    bundle: Bundle,
-    *,
-    assignments: tuple[str, ...],
-    timeout: float,
-    least: float,
-    report: Path | None,
-    as_json: bool,
-    aggregate: str,
-    clip: float | None,
-    clip_relative: float,
-    rise: float,
-    **others: Any,
-) -> None:
-    """Run rounds and show them; ``others`` are passed on to ``run``."""
-    from zoexport.core.config import parse_assignments
-    from zoexport.federated import report as pages
-    from zoexport.federated.coordinator import Patience
-    from zoexport.federated.guard import Guard
-
-    guard = Guard(aggregate, clip, clip_relative or None, rise).checked()
-    settings = parse_assignments(assignments)
-    if report is not None:
-        pages.check(report)
-    with output_of_libraries(), Rounds(as_json=as_json) as shown:
-        result = run(
-            bundle,
-            settings=settings,
-            patience=Patience(seconds=timeout, least=least),
-            guard=guard,
-            report=shown,
-            page=report,
-            progress=shown.phase,
-            **others,
-        )
-    _emit(result, as_json=as_json)
 
 
 def _emit(result: Mapping[str, Any], *, as_json: bool) -> None:

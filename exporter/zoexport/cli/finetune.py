@@ -10,7 +10,7 @@ import click
 from zoexport.cli import completion, options
 from zoexport.cli.console import emit, output_of_libraries, table
 from zoexport.cli.keys import json_keys
-from zoexport.cli.progress import Steps
+from zoexport.run.progress import Steps
 from zoexport.run.results import Trained
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def finetune(
         done = run(
             model,
             data,
-            by_key=settings,
+            settings=settings,
             phase=shown.phase,
             progress=shown,
             evaluated=shown.evaluated,

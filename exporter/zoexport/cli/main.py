@@ -39,6 +39,7 @@ from zoexport.cli.sign import sign
 from zoexport.cli.train import evaluate, train
 from zoexport.core.errors import STOPPED, Cancelled, ConfigError, ZoExportError, first_line
 from zoexport.core.version import __version__
+from zoexport.core.wording import command_line
 
 
 @click.group(
@@ -93,6 +94,7 @@ def main() -> None:
     sys.exit(answered(cli, instruction) if instruction else run(sys.argv[1:]))
 
 
+@command_line()
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; every failure ends as one message."""
     if not arguments:

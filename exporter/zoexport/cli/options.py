@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from zoexport.cli import completion
+from zoexport.core.keywords import keyword
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -151,7 +152,7 @@ def typed(*keys: str) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         @functools.wraps(function)
         def with_settings(*arguments: Any, **given: Any) -> Any:
-            chosen = {key: given.pop(_python(key)) for key in keys}
+            chosen = {key: given.pop(keyword(key)) for key in keys}
             assignments = tuple(
                 f"{key}={value}" for key, value in chosen.items() if value is not None
             )
@@ -161,15 +162,11 @@ def typed(*keys: str) -> Callable[[F], F]:
         decorated: Any = with_settings
         for key in reversed(keys):
             kind, text = _TYPED[key]
-            option = "--" + _python(key).replace("_", "-")
-            decorated = click.option(option, _python(key), type=kind, help=text)(decorated)
+            option = "--" + keyword(key).replace("_", "-")
+            decorated = click.option(option, keyword(key), type=kind, help=text)(decorated)
         return decorated
 
     return decorate
-
-
-def _python(key: str) -> str:
-    return key.replace(".", "_")
 
 
 _POSITIVE = click.IntRange(min=1)

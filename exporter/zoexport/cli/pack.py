@@ -10,7 +10,7 @@ import click
 from zoexport.cli import options
 from zoexport.cli.console import emit, table
 from zoexport.cli.keys import json_keys
-from zoexport.cli.progress import Phases
+from zoexport.run.progress import Phases
 
 if TYPE_CHECKING:
     from zoexport.api import Bundle
@@ -41,12 +41,10 @@ def pack(bundle: Bundle, output: Path | None, force: bool, as_json: bool) -> Non
         zoexport pack model.bundle -o model.zobundle
         zoexport sign model.bundle --key release.key && zoexport pack model.bundle
     """
-    from zoexport.tools.packing import SUFFIX
-    from zoexport.tools.packing import pack as pack_bundle
+    from zoexport.api.verbs import pack as pack_bundle
 
-    chosen = output or Path(bundle.path.resolve().name).with_suffix(SUFFIX)
     with Phases("Packing", as_json=as_json) as progress:
-        packed = pack_bundle(bundle, chosen, force=force, progress=progress)
+        packed = pack_bundle(bundle, output, force=force, progress=progress).as_dict()
     rows = [("file", packed["file"]), ("size", f"{packed['bytes'] / 1e6:.1f} MB")]
     rows.append(("signed", "yes" if packed["signed"] else "no"))
     emit(packed, [f"Packed bundle {packed['bundle_id'][:12]}.", *table(rows)], as_json=as_json)

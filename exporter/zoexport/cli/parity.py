@@ -10,8 +10,8 @@ import click
 from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, table
 from zoexport.cli.keys import json_keys
-from zoexport.cli.progress import Phases
 from zoexport.core.errors import ModelPhases
+from zoexport.run.progress import Phases
 from zoexport.run.results import Parity
 
 if TYPE_CHECKING:

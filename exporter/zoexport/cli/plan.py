@@ -9,8 +9,7 @@ import click
 from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, table
 from zoexport.cli.keys import json_keys
-from zoexport.cli.progress import Phases
-from zoexport.core.errors import ModelPhases
+from zoexport.run.progress import Phases
 
 
 @click.command()
@@ -41,7 +40,6 @@ from zoexport.core.errors import ModelPhases
 )
 @click.option(
     "--ram",
-    "ram_mb",
     type=float,
     metavar="MB",
     help="Memory for training, with mapped files; shows what a step then reads from disk.",
@@ -79,20 +77,7 @@ from zoexport.core.errors import ModelPhases
             """,
     },
 )
-def plan(
-    model: str,
-    target: str,
-    method: str | None,
-    recipe: str | None,
-    assignments: tuple[str, ...],
-    budget_mb: float | None,
-    process: str,
-    threads: int,
-    labels: int | None,
-    ram_mb: float | None,
-    disk_mb_s: float | None,
-    as_json: bool,
-) -> None:
+def plan(model: str, assignments: tuple[str, ...], as_json: bool, **given: Any) -> None:
     """Estimate the cost of training MODEL from its configuration.
 
     Shows memory, disk space, and operations and memory traffic per step, for full batches with
@@ -107,29 +92,12 @@ def plan(
             --set lora.target_modules=all-linear --budget-mb 100
         zoexport plan shape:gemma3-4b --target android-cpu --ram 600 --disk-mb-s 800
     """
+    from zoexport.api.verbs import plan as run
     from zoexport.core.config import parse_assignments
-    from zoexport.tools.plan import plan_training
 
     settings = parse_assignments(assignments)
-    with (
-        output_of_libraries(),
-        Phases("plan", as_json=as_json) as shown,
-        ModelPhases(model, "reading the model", shown).explained() as phases,
-    ):
-        result = plan_training(
-            model,
-            method=method,
-            target=target,
-            settings=settings,
-            recipe=recipe,
-            budget_mb=budget_mb,
-            process=process,
-            threads=threads,
-            labels=labels,
-            ram_mb=ram_mb,
-            disk_mb_s=disk_mb_s,
-            progress=phases,
-        )
+    with output_of_libraries(), Phases("plan", as_json=as_json) as shown:
+        result = run(model, settings=settings, progress=shown, **given).as_dict()
     emit(result, _lines(result), as_json=as_json)
 
 

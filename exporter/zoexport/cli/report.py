@@ -10,7 +10,7 @@ import click
 from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, size, table
 from zoexport.cli.keys import json_keys
-from zoexport.cli.progress import Phases
+from zoexport.run.progress import Phases
 
 if TYPE_CHECKING:
     from zoexport.api import Bundle
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--prompt",
-    "prompts",
     **options.TEXT,
     multiple=True,
     help="Prompt whose responses before and after training are shown; may be repeated. \\n is a "
@@ -67,7 +66,7 @@ def report(
         zoexport report run -o report.html
         zoexport report run-1 run-2 -o report.html --bundle model.bundle --prompt "Once upon a time"
     """
-    from zoexport.tools.report import write_report
+    from zoexport.api.verbs import report as write_report
 
     with output_of_libraries(), Phases("report", as_json=as_json) as phases:
         result = write_report(
@@ -76,6 +75,6 @@ def report(
             bundle=bundle,
             progress=phases,
             **given,
-        )
+        ).as_dict()
     rows = [("page", f"{result['report']}, {size(result['bytes'])}")]
     emit(result, [f"Wrote a page of {len(states)} runs.", *table(rows)], as_json=as_json)

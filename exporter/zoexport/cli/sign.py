@@ -56,7 +56,8 @@ def sign(
         zoexport sign model.bundle --key release.key
         zoexport eval model.bundle --data test.jsonl --trust release.pub
     """
-    from zoexport.tools.signing import make_key, sign_bundle
+    from zoexport.api.verbs import sign as sign_bundle
+    from zoexport.tools.signing import make_key
 
     if (bundle is None) == (generate is None):
         raise click.UsageError("name a BUNDLE to sign, or --generate a key.")
@@ -73,7 +74,7 @@ def sign(
     if no_password or force:
         raise click.UsageError("--no-password and --force go with --generate.")
     assert bundle is not None
-    signed = sign_bundle(bundle, key=key, password=_password)
+    signed = sign_bundle(bundle, key=key, password=_password).as_dict()
     rows = [("signature", signed["signature"]), ("public key", signed["public_key"])]
     emit(signed, [f"Signed bundle {signed['bundle_id'][:12]}.", *table(rows)], as_json=as_json)
 

@@ -9,7 +9,8 @@ import click
 from zoexport.cli import options
 from zoexport.cli.console import emit, output_of_libraries, table
 from zoexport.cli.keys import json_keys
-from zoexport.cli.progress import Phases, Steps
+from zoexport.core import keywords
+from zoexport.run.progress import Phases, Steps
 from zoexport.run.results import Evaluated, Trained
 
 if TYPE_CHECKING:
@@ -38,13 +39,7 @@ if TYPE_CHECKING:
     type=click.FloatRange(min=0, min_open=True),
     help="Passes over the examples, instead of --steps.",
 )
-@options.typed(
-    "learning_rate",
-    "lr_scheduler_type",
-    "warmup_steps",
-    "gradient_accumulation_steps",
-    "seed",
-)
+@options.typed(*keywords.TRAIN)
 @options.validation
 @click.option(
     "--report-to",
@@ -94,7 +89,7 @@ def train(
     with output_of_libraries(), Steps("train", as_json=as_json) as shown:
         trained = bundle.train(
             data,
-            by_key=settings,
+            settings=settings,
             progress=shown,
             phase=shown.phase,
             evaluated=shown.evaluated,
@@ -181,7 +176,9 @@ def evaluate(
 
     settings = parse_assignments(assignments)
     with output_of_libraries(), Phases("eval", as_json=as_json) as phases:
-        found = bundle.evaluate(data, generate=generate, by_key=settings, progress=phases, **given)
+        found = bundle.evaluate(
+            data, generate=generate, settings=settings, progress=phases, **given
+        )
     result = found.as_dict()
     rows = [("loss", f"{result['loss']:.4f}")]
     if result["accuracy"] is not None:

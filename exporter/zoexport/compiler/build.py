@@ -29,6 +29,7 @@ from zoexport.core.recipes import StrPath
 from zoexport.core.sizes import attention_heads
 from zoexport.core.target import Lowered, Pack
 from zoexport.core.version import __version__
+from zoexport.core.wording import worded
 from zoexport.trained import kind_of
 from zoexport.trained.sparse import check_mask
 
@@ -154,9 +155,9 @@ def _verified(
     """
     skipped = {"passed": None, "loss": None, "gradient": None, "state": None}
     if verify is False:
-        return {**skipped, "reason": "--no-verify"}
+        return {**skipped, "reason": worded("--no-verify")}
     if verify is None and planned.target.name in _SLOW_HERE:
-        return {**skipped, "reason": _SLOW_HERE[planned.target.name]}
+        return {**skipped, "reason": worded(_SLOW_HERE[planned.target.name])}
     from zoexport.compiler import parity_short
 
     peak, now = (status(key) or 0.0 for key in ("VmHWM", "VmRSS"))

@@ -95,7 +95,7 @@ def fields(config: type) -> dict[str, tuple[dataclasses.Field[Any], SettingInfo]
 
 
 def keys_of(config: type, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword arguments under the settings' own keys; what is none stays, for the error that names it."""
+    """Return values by key for values by key or keyword; unknown names stay, for the error that names them."""
     keys = {key.replace(".", "_"): key for key in fields(config)}
     return {keys.get(name, name): value for name, value in named.items()}
 

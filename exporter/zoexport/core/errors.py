@@ -7,9 +7,13 @@ import dataclasses
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from zoexport.core.wording import worded
+
 
 class ZoExportError(Exception):
     """A failure that the user can act on.
+
+    Messages are written with flags of the command line; Python gets keyword arguments (``core.wording``).
 
     Args:
         where: the file, line, setting or pass that is at fault.
@@ -21,11 +25,9 @@ class ZoExportError(Exception):
     exit_code = 1
 
     def __init__(self, where: str, *, found: str, expected: str, fix: str) -> None:
-        self.where = where
-        self.found = found
-        self.expected = expected
-        self.fix = fix
-        super().__init__(f"{where}: found {found}; expected {expected}. {fix}")
+        self._written = {"where": where, "found": found, "expected": expected, "fix": fix}
+        self.where, self.found, self.expected, self.fix = map(worded, self._written.values())
+        super().__init__(f"{self.where}: found {self.found}; expected {self.expected}. {self.fix}")
 
     def as_dict(self) -> dict[str, str]:
         """Return the four parts by name, for ``--json``."""
@@ -37,8 +39,8 @@ class ZoExportError(Exception):
         }
 
     def with_type(self) -> dict[str, str]:
-        """:meth:`as_dict` and the name of the class, for another process (:func:`rebuilt`)."""
-        return {"type": type(self).__name__, **self.as_dict()}
+        """Return the parts as written, and the name of the class, for another process (:func:`rebuilt`)."""
+        return {"type": type(self).__name__, **self._written}
 
 
 def rebuilt(content: Mapping[str, str]) -> ZoExportError:
@@ -156,7 +158,7 @@ class ModelPhases:
                 f"model {self.model}",
                 found=f"{type(error).__name__} while {self.phase} ({first_line(error)[:300]})",
                 expected="an architecture that zoexport can compile",
-                fix="Try other settings or another model, or report this with the output of --debug.",
+                fix="Try other settings or another model, or report this with the traceback (--debug).",
             ) from error
 
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from zoexport.core import outside
 from zoexport.core.errors import ConfigError, DataError, first_line
@@ -29,8 +29,22 @@ _BATCH = 256
 Row: TypeAlias = "tuple[str, dict[str, Any]]"
 
 
-Place: TypeAlias = "str | os.PathLike[str] | Iterable[Mapping[str, Any]]"
-"""Where rows are, or they themselves: dicts, a pandas DataFrame, or a data set of the library ``datasets``."""
+class Table(Protocol):
+    """A DataFrame of pandas or polars."""
+
+    @property
+    def columns(self) -> Any:
+        """Names of the columns."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows and columns."""
+
+
+Rows: TypeAlias = "Iterable[Mapping[str, Any]] | Table"
+"""Dicts, a DataFrame, or a ``datasets.Dataset``."""
+Place: TypeAlias = "str | os.PathLike[str] | Rows | Mapping[str, Rows]"
+"""Path of rows, the rows, or splits by name, such as a ``datasets.DatasetDict``."""
 
 
 def is_json_lines(place: Place) -> bool:
@@ -75,11 +89,18 @@ def class_names(place: Place, column: str) -> list[str] | None:
     return None if names is None else list(names)
 
 
-def _given(found: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-    if hasattr(found, "to_dict") and hasattr(found, "columns"):
-        # A pandas table, with NaN for missing values.
-        table = found.to_dict("records")
-        found = [{key: value for key, value in row.items() if value == value} for row in table]
+def _given(found: Any) -> Iterator[Row]:
+    if isinstance(found, Mapping):
+        raise DataError(
+            "data",
+            found=f"a mapping with the keys {', '.join(map(str, found))}",
+            expected="the rows of one split",
+            fix="Pass one of them, such as data['test'].",
+        )
+    if hasattr(found, "iter_rows"):  # polars
+        found = found.iter_rows(named=True)
+    elif hasattr(found, "to_dict") and hasattr(found, "columns"):  # pandas
+        found = _table(found)
     for number, row in enumerate(found):
         if not isinstance(row, Mapping):
             raise DataError(
@@ -89,6 +110,17 @@ def _given(found: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
                 fix="Give dicts such as {'prompt': '...', 'completion': '...'}.",
             )
         yield f"example {number}", dict(row)
+
+
+def _table(frame: Any) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table without its missing values; arrays, as Parquet's lists are read, become lists."""
+    records, missing = (one.to_dict("records") for one in (frame, frame.isna()))
+    for row, gone in zip(records, missing, strict=True):
+        yield {
+            str(key): value.tolist() if hasattr(value, "tolist") else value
+            for key, value in row.items()
+            if not gone[key]
+        }
 
 
 def _reader(name: str) -> Callable[[str], Iterator[Row]] | None:

@@ -32,8 +32,8 @@ class DataSource:
 
     Attributes:
         place: a file of JSON Lines (``.jsonl`` or any other ending) or one JSON list, ``.csv``, ``.tsv`` or
-            ``.parquet``, a folder of ``.txt`` files, ``hf:[owner/]name[:config][:split]``, or rows: dicts, a pandas
-            DataFrame, a data set of the library ``datasets``.
+            ``.parquet``, a folder of ``.txt`` files, ``hf:[owner/]name[:config][:split]``, or rows: dicts, a DataFrame
+            of pandas or polars, a ``datasets.Dataset``. To train also splits: a ``datasets.DatasetDict``.
         columns: key of an example or name in a template -> column; ``a|b`` lists two columns.
         template: name or file of a template; None if columns are keys of an example.
         label_column: column with the class of each row, for classification; or None.
@@ -61,6 +61,30 @@ class DataSource:
 
 Data: TypeAlias = "Place | DataSource"
 """Where examples are (a path, ``hf:NAME``, or a :class:`DataSource`), or they themselves."""
+
+
+def splits(data: Data, eval_data: Data | None) -> tuple[Data, Data | None]:
+    """Return the examples to train on and to evaluate on, if ``data`` has splits.
+
+    The splits are ``train`` and, if ``eval_data`` is None, ``validation`` or ``test``.
+
+    Raises:
+        DataError: there is no split ``train``.
+    """
+    source = data if isinstance(data, DataSource) else DataSource(data)
+    if not isinstance(source.place, Mapping):
+        return data, eval_data
+    parts = {name: dataclasses.replace(source, place=rows) for name, rows in source.place.items()}
+    if "train" not in parts:
+        raise DataError(
+            "data",
+            found=f"a mapping with the keys {', '.join(map(str, parts)) or 'none'}",
+            expected="a split 'train'",
+            fix="Pass the split to train on, such as data['train'].",
+        )
+    if eval_data is None:
+        eval_data = parts.get("validation", parts.get("test"))
+    return parts["train"], eval_data
 
 
 def records(

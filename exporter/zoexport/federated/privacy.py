@@ -49,6 +49,28 @@ class Privacy:
         """Restore from the result of :func:`dataclasses.asdict`."""
         return cls(**content)
 
+    @classmethod
+    def given(
+        cls, clip: float | None, noise: float | None, epsilon: float | None, delta: float
+    ) -> Privacy | None:
+        """Return the privacy of the options ``--dp-clip``, ``--dp-noise`` and ``--dp-epsilon``; None without them.
+
+        Raises:
+            ConfigError: some of them are missing.
+        """
+        named = {"--dp-clip": clip, "--dp-noise": noise, "--dp-epsilon": epsilon}
+        missing = [name for name, value in named.items() if value is None]
+        if len(missing) == len(named):
+            return None
+        if clip is None or noise is None or epsilon is None:
+            raise ConfigError(
+                ", ".join(name for name in named if name not in missing),
+                found="no " + ", ".join(missing),
+                expected="all three: what is clipped, the noise, and the budget",
+                fix="Give them; docs/federation.md says what they mean.",
+            )
+        return cls(clip, noise, epsilon, delta)
+
     def uploads(self) -> int:
         """Return the number of uploads within the budget.
 

@@ -103,7 +103,7 @@ def _grouped(rows: Sequence[dict[str, Any]], field: str, path: Path) -> list[lis
             raise DataError(
                 f"{path}, example {index + 1}",
                 found=f"no {field!r}",
-                expected="the field that --split divides by",
+                expected="the field that divides the data",
                 fix="Add it to every line, or divide otherwise.",
             )
         groups.setdefault(json.dumps(row[field], sort_keys=True), []).append(index)

@@ -220,7 +220,7 @@ def _run(
                 "Flower's simulation",
                 found=f"a failure ({type(error).__name__}: {error})",
                 expected="all rounds",
-                fix="Run again with --debug; the same --state continues.",
+                fix="Report the traceback (--debug). The same --state continues.",
             ) from error
     if raised:
         raise raised[0]

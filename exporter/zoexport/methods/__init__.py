@@ -19,18 +19,17 @@ def config_of(manifest: Mapping[str, Any]) -> TrainingSettings:
     return parse(methods.get(manifest["method"]).config, manifest["settings"])
 
 
-def runtime_settings(
-    method: str, by_key: Mapping[str, Any] | None, named: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def runtime_settings(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of ``train --set`` with their types, validated by the method.
 
     Args:
-        by_key: settings by key. named: settings by keyword argument.
+        method: name of the method.
+        settings: values by key (``dpo.beta``) or keyword (``dpo_beta``).
 
     Raises:
         ConfigError: unknown, impossible, or compiled into the bundle.
     """
     kind = methods.get(method).config
-    settings = {**(by_key or {}), **keys_of(kind, named or {})}
+    settings = keys_of(kind, settings)
     chosen = as_dict(parse(kind, settings, runtime_only=True))
     return {key: chosen[key] for key in settings}

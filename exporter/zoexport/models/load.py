@@ -220,7 +220,7 @@ def _load_directory(source: ModelSource, folder: Path, lazy: bool) -> LoadedMode
     model, weights = found
     if (folder / _ADAPTER_CONFIG).is_file():
         notes.append(
-            f"the adapter in {folder} is not part of the model; --adapter {folder} starts from it"
+            f"the adapter in {folder} is not part of the model; pass it as adapter to start from it"
         )
     tokenizer = None
     if any((folder / name).is_file() for name in TOKENIZER_FILES):

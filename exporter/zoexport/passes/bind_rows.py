@@ -151,7 +151,7 @@ class _Binder:
         if not batched:
             return copied
         # One row broadcasts, unless its dimension holds the row's tokens too.
-        one = all(value.shape[dim].node.expr == self.symbol for dim in batched)
+        one = all(self._concrete(value.shape[dim], 1) == 1 for dim in batched)
         if have == 1 and one and is_call(reader, *_BROADCASTS):
             return copied
         if batched != [0]:

@@ -8,10 +8,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 
 class _Result:
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Self:
+        """Return the result whose ``as_dict`` is ``found``."""
+        kinds = {field.name: field.type for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        return cls(
+            **{
+                key: Path(value) if "Path" in kinds[key] and value is not None else value
+                for key, value in found.items()
+            }
+        )
+
     def as_dict(self: Any) -> dict[str, Any]:
         """Return the result as ``--json`` prints it."""
         return {
@@ -169,3 +180,161 @@ class Imported(_Result):
     state: Path
     format: str
     tensors: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned(_Result):
+    """Estimated cost of compiling and training a model (docs/formats.md defines the numbers).
+
+    Attributes:
+        model, method, target, settings, process, threads: what was planned.
+        peak_anonymous_mb, peak_rss_mb, disk_mb: memory and disk space in MB.
+        flops_per_step, bytes_per_step: operations of a step, and its memory traffic in bytes.
+        compile_peak_anonymous_mb: memory of compiling in MB; None if unknown.
+        anonymous_mb_by_process, breakdown: memory by process; MB by cause.
+        budget_mb: the given budget. fits: whether training fits it. options: methods and settings that fit;
+            all three None without a budget.
+        advice: one or more sentences.
+        ram_mb: the given memory. from_disk_mb_per_step: MB of weights that a step reads from disk.
+            disk_seconds_per_step: minimum seconds for it. kept: room for ``activation_cache_mb``; all None without it.
+    """
+
+    model: str
+    method: str
+    target: str
+    settings: dict[str, Any]
+    process: str
+    threads: int
+    peak_anonymous_mb: float
+    peak_rss_mb: float
+    disk_mb: float
+    flops_per_step: float
+    bytes_per_step: float
+    compile_peak_anonymous_mb: float | None
+    anonymous_mb_by_process: dict[str, float]
+    breakdown: dict[str, dict[str, float]]
+    budget_mb: float | None
+    fits: bool | None
+    advice: str
+    options: list[dict[str, Any]] | None = None
+    ram_mb: float | None = None
+    from_disk_mb_per_step: float | None = None
+    disk_seconds_per_step: float | None = None
+    kept: dict[str, int] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result as ``--json`` prints it, without estimates that were not requested."""
+        left_out = set() if self.budget_mb is not None else {"options"}
+        if self.ram_mb is None:
+            left_out |= {"ram_mb", "from_disk_mb_per_step", "disk_seconds_per_step"}
+        if self.kept is None:
+            left_out.add("kept")
+        return {key: value for key, value in super().as_dict().items() if key not in left_out}
+
+
+@dataclasses.dataclass(frozen=True)
+class Checked(_Result):
+    """Statistics and problems of examples (docs/formats.md defines the counts).
+
+    Attributes:
+        examples: number of usable examples. usable: whether all of them can be used for training.
+        shapes, labels, choices, right: examples by shape, completion, number of choices, and index of the right one.
+        max_length: the bundle's. tokens: least, median, p95 and longest of an example; None without examples.
+        rows: number of packed rows; None if not requested.
+        duplicates, empty, shortened, joined, merged, last_turn_only: numbers of examples.
+        shortened_at: locations of shortened examples. unused: columns that are not used.
+        problem_count: number of problems. problems: the first of them, by where, found, expected and fix.
+    """
+
+    examples: int
+    usable: bool
+    shapes: dict[str, int]
+    max_length: int
+    tokens: dict[str, int] | None
+    labels: dict[str, int] | None
+    choices: dict[str, int]
+    right: dict[str, int]
+    duplicates: int
+    empty: int
+    rows: int | None
+    shortened: int
+    shortened_at: list[str]
+    joined: int
+    merged: int
+    last_turn_only: int
+    unused: list[str]
+    problem_count: int
+    problems: list[dict[str, str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Reported(_Result):
+    """A report page.
+
+    Attributes:
+        report: the HTML file. bytes: its size. runs: state, steps, best_step, step_seconds_median and
+            peak_anonymous_mb of each run.
+    """
+
+    report: Path
+    bytes: int
+    runs: list[dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Packed(_Result):
+    """A bundle in one file.
+
+    Attributes:
+        bundle: the folder. bundle_id: its id. file: the packed file. bytes: its size.
+        signed: whether the bundle has a signature.
+    """
+
+    bundle: Path
+    bundle_id: str
+    file: Path
+    bytes: int
+    signed: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Signed(_Result):
+    """A signature of a bundle.
+
+    Attributes:
+        bundle: the folder. bundle_id: its id. signature: the file. public_key: the line that verifies it.
+    """
+
+    bundle: Path
+    bundle_id: str
+    signature: Path
+    public_key: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Simulated(_Result):
+    """A simulated federation (docs/federation.md).
+
+    Attributes:
+        algorithm: the federated algorithm. rounds: number of rounds.
+        losses: training loss of each round, None if no client replied.
+        evaluations, accuracies: test loss and accuracy of each version; empty without test examples.
+        bytes_up, bytes_down, upload_largest: traffic in bytes. refused: number of refused replies.
+        unchanged: number of rounds that changed nothing. flops: operations of all clients; None if unknown.
+        digest: hash of the model. model, state: its file and the folder; None if nothing was kept.
+    """
+
+    algorithm: str
+    rounds: int
+    losses: list[float | None]
+    evaluations: list[float]
+    accuracies: list[float | None]
+    bytes_up: int
+    bytes_down: int
+    upload_largest: int
+    refused: int
+    unchanged: int
+    flops: float | None
+    digest: str
+    model: Path | None
+    state: Path | None

@@ -19,12 +19,14 @@ from types import FrameType
 from typing import Any, Literal
 
 from zoexport.core.errors import Cancelled, ConfigError, StateError
-from zoexport.core.progress import Notice, Progress, silent
+from zoexport.core.keywords import given
+from zoexport.core.progress import Notice, Progress
 from zoexport.core.settings import READING
-from zoexport.data.sources import Data, as_file
+from zoexport.data.sources import Data, as_file, splits
 from zoexport.run.answers import answered, read_questions
 from zoexport.run.generate import generator
 from zoexport.run.logging import Reports, reports
+from zoexport.run.progress import Shown, phases, stepping
 from zoexport.run.results import Evaluated, Trained
 from zoexport.run.states import attach
 from zoexport.session import Bundle, StepEvaluation, Validation, describe_state, memory_usage
@@ -85,9 +87,14 @@ def train(
     state: str | os.PathLike[str],
     steps: int | None = None,
     epochs: float | None = None,
-    progress: Callable[[Step], object] = silent,
-    phase: Progress = silent,
-    by_key: Mapping[str, Any] | None = None,
+    progress: bool | Callable[[Step], object] = False,
+    phase: Progress | None = None,
+    learning_rate: float | None = None,
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] | None = None,
+    warmup_steps: int | None = None,
+    gradient_accumulation_steps: int | None = None,
+    seed: int | None = None,
+    settings: Mapping[str, Any] | None = None,
     recover: bool = False,
     change_settings: bool = False,
     overwrite: bool = False,
@@ -96,19 +103,25 @@ def train(
     patience: int | None = None,
     keep: Literal["last", "best"] | None = None,
     evaluated: Callable[[StepEvaluation], None] | None = None,
-    report_to: Iterable[str] = (),
-    **settings: Any,
+    report_to: str | Iterable[str] = (),
 ) -> Trained:
     """Train until the state has ``steps`` steps in total, with the session that runs on phones.
 
     Args:
-        data: examples (docs/formats.md).
+        data: examples (docs/formats.md, "Training data"): a path, rows, a DataFrame, or a data set. Of a
+            ``datasets.DatasetDict``, the split ``train``; ``validation`` or else ``test`` is the default of
+            ``eval_data``.
         state: run directory; an existing run is resumed.
         steps: total number of steps, including those of an existing run.
         epochs: passes over the examples, instead of ``steps``.
-        progress: called after every step; True stops the run and saves it.
-        phase: called with each phase before the first step.
-        by_key: more settings, with the keys of ``--set``.
+        progress: True shows a progress bar, on a terminal and in a notebook; or a function, called after every step,
+            which returns True to stop the run and save it.
+        phase: called with each phase before the first step. None: shown by the bar, if there is one.
+        learning_rate, lr_scheduler_type, warmup_steps: the learning rate, how it changes over the steps, and the
+            steps over which it rises. None: the value of an existing run, or of the bundle; also for the next two.
+        gradient_accumulation_steps: batches per update.
+        seed: seed of adapters, noise and batches.
+        settings: other settings of the run (``zoexport methods``), such as ``{"loss": "dpo", "dpo.beta": 0.2}``.
         recover: continue from the last good record of a damaged log.
         change_settings: allow other settings or data than the run's; refused by default.
         overwrite: start over if the folder has a state.
@@ -116,10 +129,8 @@ def train(
             (default: a tenth of all) and after the last. ``patience`` evaluations in a row without
             a lower loss end the run. Readers of the state get the weights of the best evaluation,
             or with ``keep="last"`` of the last step. A resumed run keeps these options.
-        evaluated: called after each evaluation.
-        report_to: ``tensorboard``, ``trackio``, ``jsonl``, or one with ``:PLACE`` (docs/choose.md).
-        settings: settings of the run, such as ``learning_rate``, ``lr_scheduler_type``, ``eps``,
-            ``seed`` and ``loss``; default: those of an existing run, or of the bundle.
+        evaluated: called after each evaluation. None: shown by the bar, if there is one.
+        report_to: ``tensorboard``, ``trackio``, ``jsonl``, or one with ``:PLACE`` (docs/choose.md); or several.
 
     Raises:
         ZoExportError: an input cannot be used, the run diverged, or it was stopped.
@@ -131,20 +142,32 @@ def train(
             expected="one of them",
             fix="Say how long to train: with steps or with epochs.",
         )
+    data, eval_data = splits(data, eval_data)
     folder = Path(state)
-    chosen = _chosen(bundle, by_key, settings)
+    chosen = _chosen(
+        bundle,
+        given(
+            settings,
+            learning_rate=learning_rate,
+            lr_scheduler_type=lr_scheduler_type,
+            warmup_steps=warmup_steps,
+            gradient_accumulation_steps=gradient_accumulation_steps,
+            seed=seed,
+        ),
+    )
     over = {} if overwrite else settings_of_run(folder, bundle)
     reads = reading({**bundle.settings, **over, **chosen})
-    watched = reports(tuple(report_to), folder)
-    run = _Run(progress, watched, phase)
+    watched = reports([report_to] if isinstance(report_to, str) else tuple(report_to), folder)
     with (
         contextlib.closing(watched),
+        stepping("train", progress, phase, evaluated) as (on_step, shown, on_evaluated),
         as_file(data) as file,
         held_out(eval_data, eval_every, patience, keep) as validating,
         bundle.session() as session,
-        bundle.examples(file, **reads, progress=phase) as (dataset, counts),
-        _validation(bundle, validating, reads, phase, evaluated, watched) as validation,
+        bundle.examples(file, **reads, progress=shown) as (dataset, counts),
+        _validation(bundle, validating, reads, shown, on_evaluated, watched) as validation,
     ):
+        run = _Run(on_step, watched, shown)
         # Not before: unusable data must neither create nor remove a state.
         if overwrite and (folder / "state.json").is_file():
             shutil.rmtree(folder)
@@ -160,7 +183,7 @@ def train(
             each = known["batch_size"] * known.get("gradient_accumulation_steps", 1)
             steps = max(math.ceil((epochs or 0) * len(dataset) / each), 1)
         watched.begin(session, bundle.settings)
-        phase("training", None)
+        shown("training", None)
         with run.stopping():
             session.train(
                 dataset,
@@ -168,7 +191,7 @@ def train(
                 on_progress=run,
                 validation=validation,
                 # For validation, and while the reference model scores the examples.
-                on_part=lambda done, total: phase("evaluating", done / total),
+                on_part=lambda done, total: shown("evaluating", done / total),
             )
         info = session.info
         losses = [session.record(step).loss for step in range(info.steps)]
@@ -197,7 +220,7 @@ def _validation(
     held_out: HeldOut | None,
     reads: dict[str, Any],
     phase: Progress,
-    evaluated: Callable[[StepEvaluation], None] | None,
+    evaluated: Callable[[StepEvaluation], None],
     watched: Reports,
 ) -> Iterator[Validation | None]:
     if held_out is None:
@@ -207,8 +230,7 @@ def _validation(
     def found(evaluation: StepEvaluation) -> None:
         phase("training", None)
         watched.evaluated(evaluation)
-        if evaluated is not None:
-            evaluated(evaluation)
+        evaluated(evaluation)
 
     with bundle.examples(held_out.data, **reads, progress=phase) as (dataset, _):
         yield Validation(
@@ -228,10 +250,9 @@ def evaluate(
     generate: bool = False,
     max_new_tokens: int = 64,
     stop: Iterable[str] = (),
-    progress: Progress = silent,
-    by_key: Mapping[str, Any] | None = None,
+    progress: Shown = False,
+    settings: Mapping[str, Any] | None = None,
     last: bool = False,
-    **settings: Any,
 ) -> Evaluated:
     """Return loss and accuracies of a state, or of the bundle as compiled.
 
@@ -240,14 +261,14 @@ def evaluate(
         state: folder of a training state, with its pending update applied; not modified.
         generate: also generate a completion for each prompt and compute SQuAD scores.
         max_new_tokens, stop: of completions; see :meth:`zoexport.Bundle.generate`.
-        progress: called with the name of each phase.
-        by_key, settings: settings of the loss and ``pack``; no others.
+        progress: as for :func:`zoexport.compile`.
+        settings: settings of the loss and ``pack``, such as ``{"loss": "choices"}``; no others.
         last: use the weights of the last step, even if the run keeps its best ones.
 
     Raises:
         ZoExportError: an input cannot be used.
     """
-    chosen = _chosen(bundle, by_key, settings)
+    chosen = _chosen(bundle, settings or {})
     for key in chosen:
         if key not in _OF_EVALUATIONS:
             raise ConfigError(
@@ -258,23 +279,23 @@ def evaluate(
             )
     folder = None if state is None else Path(state)
     reads = reading({**bundle.settings, **chosen})
-    with as_file(data) as file:
+    with phases("eval", progress) as shown, as_file(data) as file:
         questions = read_questions(file) if generate else []
         with bundle.session() as session:
             if folder is not None:
                 attach(session, folder, last=last)
             session.configure(**chosen)
-            with bundle.examples(file, **reads, progress=progress) as (dataset, counts):
-                progress("evaluating", None)
+            with bundle.examples(file, **reads, progress=shown) as (dataset, counts):
+                shown("evaluating", None)
                 found = session.evaluate(
-                    dataset, lambda done, total: progress("evaluating", done / total)
+                    dataset, lambda done, total: shown("evaluating", done / total)
                 )
             if notice := session.info.notice:
-                progress(Notice(notice), None)
+                shown(Notice(notice), None)
         answers: dict[str, Any] = {}
         if generate:
             with generator(bundle, state=folder, last=last) as opened:
-                answers = answered(opened, questions, max_new_tokens, tuple(stop), progress)
+                answers = answered(opened, questions, max_new_tokens, tuple(stop), shown)
     return Evaluated(
         loss=found.loss,
         accuracy=found.accuracy,
@@ -295,14 +316,12 @@ def settings_of_run(state: Path, bundle: Bundle) -> dict[str, Any]:
     return settings
 
 
-def _chosen(
-    bundle: Bundle, by_key: Mapping[str, Any] | None, named: Mapping[str, Any]
-) -> dict[str, Any]:
-    if not by_key and not named:
+def _chosen(bundle: Bundle, settings: Mapping[str, Any]) -> dict[str, Any]:
+    if not settings:
         return {}  # a process that trains need not load the methods
     from zoexport.methods import runtime_settings
 
-    return runtime_settings(bundle.method, by_key, named)
+    return runtime_settings(bundle.method, settings)
 
 
 class _Run:

@@ -14,6 +14,7 @@ from zoexport.core.features import Feature
 from zoexport.core.graph import TrainingGraph
 from zoexport.core.progress import Progress
 from zoexport.core.recipes import StrPath, read_recipe
+from zoexport.core.wording import worded
 from zoexport.methods import methods
 from zoexport.tools.compiling import compiling
 from zoexport.tools.estimate import PROCESSES, Estimate, estimate
@@ -107,7 +108,7 @@ def plan_training(
         "budget_mb": budget_mb,
         "fits": fits,
         **({} if budget_mb is None else {"options": fitting}),
-        "advice": advice(planned.method.sooner, planned.config.first_order, fits, fitting),
+        "advice": worded(advice(planned.method.sooner, planned.config.first_order, fits, fitting)),
     }
 
 

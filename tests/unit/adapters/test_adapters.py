@@ -346,7 +346,7 @@ UNSUPPORTED = [
     ("changes", "message"),
     [
         ({"peft_type": "IA3"}, 'peft_type "IA3"'),
-        ({"r": 8}, r"'r': found 8; expected 4.*lora\.r=8"),
+        ({"r": 8}, r"'r': found 8; expected 4.*lora_r=8"),
         ({"r": None}, "'r': found null"),
         ({"lora_alpha": 16}, r"'lora_alpha': found 16; expected 6.*lora\.alpha=16"),
         ({"bias": "all"}, 'bias="all"'),

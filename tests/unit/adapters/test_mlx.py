@@ -255,7 +255,7 @@ def test_layers_without_a_name_in_mlx_lm(name: str, layer: str, tmp_path: Path) 
     with pytest.raises(ConfigError, match=rf"found the adapted layer {layer}; expected .*model.l"):
         MLX.write(slots, SETTINGS, tmp_path / "adapter")
     assert not list(tmp_path.iterdir())
-    with pytest.raises(ConfigError, match=rf"found the adapted layer {layer}.*--format peft"):
+    with pytest.raises(ConfigError, match=rf"found the adapted layer {layer}.*format=.peft"):
         MLX.read(tmp_path, _shapes(slots), SETTINGS)
 
 
@@ -275,7 +275,7 @@ def test_other_float_types_are_read(adapter: Any, dtype: torch.dtype) -> None:
         ({"fine_tune_type": "dora"}, "fine_tune_type 'dora'; expected 'lora'"),
         ({"fine_tune_type": "full"}, "fine_tune_type 'full'"),
         ({"lora_parameters": None}, "no lora_parameters"),
-        ({"lora_parameters": None, "peft_type": "LORA"}, "a PEFT adapter.*--format peft"),
+        ({"lora_parameters": None, "peft_type": "LORA"}, "a PEFT adapter.*format=.peft"),
         ({"lora_parameters": {}}, "'rank': found None; expected 4"),
         (
             {"lora_parameters": {"rank": 8, "scale": 1.5}},

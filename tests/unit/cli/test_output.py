@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from zoexport.cli.console import output_of_libraries, size, table
-from zoexport.cli.progress import COMPILE, Phases, Steps, TimeLeft
+from zoexport.run.progress import COMPILE, Phases, Steps, TimeLeft
 from zoexport.session import StepProgress
 
 
@@ -116,7 +116,7 @@ def test_steps_show_loss_rate_memory_and_time_left(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("zoexport.cli.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("zoexport.run.progress.time.monotonic", lambda: now[0])
     with Steps("train", as_json=False) as steps:
         for step in range(31, 101):
             now[0] += 2.5
@@ -132,7 +132,7 @@ def test_a_terminal_gets_a_live_bar() -> None:
     leader, follower = pty.openpty()
     probe = (
         "from tests.unit.cli.test_output import _step\n"
-        "from zoexport.cli.progress import Steps\n"
+        "from zoexport.run.progress import Steps\n"
         "with Steps('train', as_json=True) as steps:\n"
         "    for step in (1, 2): steps(_step(step, 2))\n"
     )

@@ -238,7 +238,7 @@ def test_all_problems_are_reported_together() -> None:
 
 def test_what_is_compiled_in_cannot_change_at_run_time() -> None:
     assert parse(PrgeConfig, {"learning_rate": "0.1"}, runtime_only=True).learning_rate == 0.1
-    with pytest.raises(ConfigError, match=r"Compile again with --set lora\.r=8"):
+    with pytest.raises(ConfigError, match=r"Compile again with lora_r=8"):
         parse(PrgeConfig, {"lora.r": "8"}, runtime_only=True)
 
 

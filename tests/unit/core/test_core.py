@@ -107,7 +107,7 @@ def test_a_folder_that_is_there_stays_unless_it_is_to_be_replaced(tmp_path: Path
         with files.atomic_folder(path, replace=replace) as temporary:
             (temporary / "new").write_text("new")
 
-    with pytest.raises(ConfigError, match=r"already there.*--force"):
+    with pytest.raises(ConfigError, match=r"already there.*force=True"):
         write(replace=False)
     assert os.listdir(path) == ["old"]
     write(replace=True)

@@ -10,11 +10,12 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy
 import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,8 +23,9 @@ import pytest
 
 from tests.unit.data.test_bundle_tokenizer import bundle as bundle  # the fixture
 from zoexport.core.errors import ConfigError, DataError
+from zoexport.data import readers
 from zoexport.data.columns import parse_columns
-from zoexport.data.sources import DataSource, opened
+from zoexport.data.sources import DataSource, opened, splits
 from zoexport.session import Bundle
 
 ROWS: list[dict[str, Any]] = [
@@ -116,7 +118,7 @@ def test_lists_are_columns_of_parquet_or_json_in_csv(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("columns", ["prompt", "prompt=", "a=b,a=c", "=b"])
 def test_columns_that_are_no_assignments(columns: str) -> None:
-    with pytest.raises(ConfigError, match="--columns"):
+    with pytest.raises(ConfigError, match="columns="):
         parse_columns(columns)
 
 
@@ -341,3 +343,81 @@ def test_a_column_of_classes(tmp_path: Path) -> None:
     features = datasets.Features({"text": datasets.Value("string"), "label": named})
     given = datasets.Dataset.from_dict({"text": ["a"], "label": [1]}, features)
     assert made(DataSource(given, label_column="label"))[0]["completion"] == " good"
+
+
+# ---- tables and data sets -----------------------------------------------------------------------------------------
+
+
+class Polars:
+    """Stand-in for ``polars.DataFrame``, whose ``to_dict`` returns columns."""
+
+    columns = ("prompt", "completion", "note")
+    shape = (2, 3)
+
+    def to_dict(self, as_series: bool = True) -> dict[str, Any]:
+        raise AssertionError("rows are read with iter_rows")
+
+    def iter_rows(self, *, named: bool = False) -> Iterator[dict[str, Any]]:
+        assert named
+        yield {"prompt": "a", "completion": "b", "note": None}
+        yield {"prompt": "c", "completion": "d", "note": None}
+
+
+def test_rows_of_polars() -> None:
+    expected = [{"prompt": "a", "completion": "b"}, {"prompt": "c", "completion": "d"}]
+    assert made(DataSource(Polars())) == expected
+
+
+def test_rows_of_pandas_have_no_missing_values_and_no_arrays() -> None:
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    frame = pandas.DataFrame(
+        {
+            "messages": pandas.Series([numpy.array(turns, dtype=object), None], dtype=object),
+            "prompt": pandas.array([None, "c"], dtype="string"),
+            "completion": [float("nan"), 4],
+            "count": pandas.array([1, None], dtype="Int64"),
+        }
+    )
+    assert [row for _, row in readers.rows(frame)] == [
+        {"messages": turns, "count": 1},
+        {"prompt": "c", "completion": 4},
+    ]
+
+
+def dataset(text: str) -> datasets.Dataset:
+    return datasets.Dataset.from_dict({"text": [text]})
+
+
+def texts(data: Any) -> list[str]:
+    return [one["text"] for one in made(data if isinstance(data, DataSource) else DataSource(data))]
+
+
+def test_splits_of_a_dataset_dict() -> None:
+    parts = {name: dataset(name) for name in ("train", "test", "validation")}
+    data, eval_data = splits(datasets.DatasetDict(parts), None)
+    assert (texts(data), texts(eval_data)) == (["train"], ["validation"])
+    del parts["validation"]
+    data, eval_data = splits(DataSource(datasets.DatasetDict(parts), {"text": "text"}), None)
+    assert (texts(data), texts(eval_data)) == (["train"], ["test"])
+    given = pandas.DataFrame({"text": ["mine"]})
+    assert splits(datasets.DatasetDict(parts), given)[1] is given
+    assert splits({"train": [{"text": "a"}]}, None)[1] is None
+    assert splits("train.jsonl", None) == ("train.jsonl", None)
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (datasets.DatasetDict(test=dataset("a")), "with the keys test; expected a split 'train'"),
+        ({"prompt": ["a"], "completion": ["b"]}, "prompt, completion; expected a split 'train'"),
+        ({}, "the keys none"),
+    ],
+)
+def test_mappings_without_a_split_to_train_on(data: Any, found: str) -> None:
+    with pytest.raises(DataError, match=found):
+        splits(data, None)
+
+
+def test_a_mapping_where_one_split_is_read() -> None:
+    with pytest.raises(DataError, match=r"keys train, test; expected the rows of one split"):
+        made(DataSource({"train": [{"text": "a"}], "test": [{"text": "b"}]}))

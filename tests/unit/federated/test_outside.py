@@ -228,7 +228,7 @@ def test_the_proxy_passes_on_what_clients_call(
     log = (tmp_path / "front.log").read_text()
     assert " 401 /v1/fleet/" in log and " 404 " in log and " 413 " in log
     with (
-        pytest.raises(ConfigError, match="what clients with --ca"),
+        pytest.raises(ConfigError, match="what clients with ca="),
         front.serving(ca=certificate, **given),
     ):
         pass

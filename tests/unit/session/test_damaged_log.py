@@ -55,7 +55,7 @@ def test_whole_records_behind_a_bad_one_are_not_given_up(
     for read_only in (True, False):
         with pytest.raises(StateError, match=f"damage after {record} good records") as caught:
             open_session(bundle, state, read_only=read_only)
-        assert "--recover" in str(caught.value)
+        assert "recover=True" in str(caught.value)
         assert files_of(state) == before | ({} if read_only else {COPY: damaged})
     assert str(state / COPY) in str(caught.value)
     assert describe_state(state)["damage"].startswith(f"damage after {record} good records, and ")

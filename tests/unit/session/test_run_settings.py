@@ -80,7 +80,7 @@ def test_other_settings_are_refused(
                 take()
             assert f"found a run with {found}" in str(caught.value)
             assert f"expected {expected}" in str(caught.value)
-            assert "--change-settings" in str(caught.value)
+            assert "change_settings=True" in str(caught.value)
     assert content(state) == before
 
 

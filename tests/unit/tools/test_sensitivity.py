@@ -325,7 +325,7 @@ def test_text_that_cannot_be_read(
 def test_an_output_that_is_there(llama: Path, tmp_path: Path) -> None:
     path = tmp_path / "m.mask"
     path.write_text("mine")
-    with pytest.raises(ConfigError, match="--force"):
+    with pytest.raises(ConfigError, match="force=True"):
         make(llama, path, settings={"kind": "random"})
     assert path.read_text() == "mine"
     make(llama, path, settings={"kind": "random"}, force=True)

@@ -19,7 +19,7 @@ def test_the_build_of_the_checkout_is_found_from_any_folder(
     with pytest.raises(DeviceError) as caught:
         runner.make_runner(tmp_path / "out", force=False)
     assert caught.value.where == str(root / "build/aarch64/native/runtime_ops")
-    assert caught.value.fix == f"Run 'make device-runner' in {root}, or pass --build."
+    assert caught.value.fix == f"Run 'make device-runner' in {root}, or pass build=."
 
     program = root / runner.BUILD / runner.RUNNER
     program.parent.mkdir(parents=True)
@@ -32,6 +32,6 @@ def test_an_installed_package_names_the_build_that_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "checkout", lambda: None)
-    with pytest.raises(DeviceError, match=r"'make device-runner' in a checkout.*--build CHECKOUT"):
+    with pytest.raises(DeviceError, match=r"'make device-runner' in a checkout.*build=.CHECKOUT"):
         runner.make_runner(tmp_path / "out", force=False)
     assert not (tmp_path / "out").exists()

@@ -1,14 +1,17 @@
-"""Progress on standard error: live on a terminal, plain lines elsewhere, silent for ``--json``."""
+"""Progress on standard error: a bar on a terminal and in a notebook, lines elsewhere, silent for ``--json``."""
 
 from __future__ import annotations
 
+import builtins
+import contextlib
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from zoexport.core.progress import Notice
+from zoexport.core.progress import Notice, Progress, silent
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -41,6 +44,9 @@ _WHOLE = (
 #: Share of the time that is over when a phase of a compile begins: SmolLM2-135M, mebp on the CPU. What follows
 #: check_lengths, a phase of programs of the whole model, depends on the target: their time left is not shown.
 COMPILE = (_SPLIT, _WHOLE)
+
+Shown: TypeAlias = "bool | Progress"
+"""``progress`` of a function: True shows a bar, a callback receives the phases."""
 
 #: Seconds between plain lines, so that a log of a long run stays readable.
 LINE_INTERVAL = 60.0
@@ -101,6 +107,22 @@ class TimeLeft:
         return max(self._whole - (self._clock() - self._begin), 0.0)
 
 
+def _draws() -> bool:
+    """Return whether standard error is a terminal, or this is a notebook with ipywidgets, which rich draws bars in."""
+    if sys.stderr.isatty():
+        return True
+    if not hasattr(builtins, "get_ipython") or find_spec("ipywidgets") is None:
+        return False
+    from rich.console import Console
+
+    return Console().is_jupyter
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
 class Phases:
     """Names of phases, each with the share that is done, if known.
 
@@ -112,11 +134,11 @@ class Phases:
     """
 
     def __init__(
-        self, title: str, *, as_json: bool, ways: Sequence[Sequence[tuple[str, float]]] = ()
+        self, title: str, *, as_json: bool = False, ways: Sequence[Sequence[tuple[str, float]]] = ()
     ) -> None:
         self._title = title
         self._left = TimeLeft(ways, time.monotonic)
-        self._live = sys.stderr.isatty()
+        self._live = _draws()
         self._silent = as_json and not self._live
         self._bar: Bar | None = None
         self._phase = ""
@@ -158,7 +180,7 @@ class Phases:
             self._left.at(phase, done)
             self._bar.update(self._task, description=phase, total=total, completed=done or 0.0)
         elif not self._silent and phase != self._phase:
-            print(f"{self._title}: {phase}", file=sys.stderr, flush=True)
+            _say(f"{self._title}: {phase}")
         self._phase = phase
 
     def __exit__(
@@ -180,9 +202,9 @@ def _clock(seconds: float) -> str:
 class Steps:
     """Progress of a training run: step, loss, steps/s, memory, time left."""
 
-    def __init__(self, title: str, *, as_json: bool) -> None:
+    def __init__(self, title: str, *, as_json: bool = False) -> None:
         self._title = title
-        self._live = sys.stderr.isatty()
+        self._live = _draws()
         self._silent = as_json and not self._live
         self._bar: Bar | None = None
         self._phases: set[str] = set()
@@ -215,7 +237,7 @@ class Steps:
             self._bar.update(self._task, description=shown)
         elif not self._silent and phase not in self._phases:
             self._phases.add(phase)
-            print(f"{self._title}: {phase}", file=sys.stderr, flush=True)
+            _say(f"{self._title}: {phase}")
 
     def __call__(self, step: Step) -> None:
         """Report a step that has just ended."""
@@ -230,9 +252,7 @@ class Steps:
             step.step == step.total or now - self._last_line >= LINE_INTERVAL
         ):
             self._last_line = now
-            print(
-                f"{self._title}: step {step.step}/{step.total}  {text}", file=sys.stderr, flush=True
-            )
+            _say(f"{self._title}: step {step.step}/{step.total}  {text}")
 
     def evaluated(self, found: StepEvaluation) -> None:
         """Report an evaluation of the validation examples."""
@@ -241,7 +261,7 @@ class Steps:
         if self._bar is not None:
             self._bar.console.print(text, highlight=False)
         elif not self._silent:
-            print(text, file=sys.stderr, flush=True)
+            _say(text)
 
     @staticmethod
     def _describe(step: Step, rate: float) -> str:
@@ -257,3 +277,32 @@ class Steps:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+@contextlib.contextmanager
+def phases(
+    title: str, progress: Shown, ways: Sequence[Sequence[tuple[str, float]]] = ()
+) -> Iterator[Progress]:
+    """Yield the callback of phases that ``progress`` chooses; for ``title`` and ``ways`` see :class:`Phases`."""
+    if not isinstance(progress, bool):
+        yield progress
+    elif not progress:
+        yield silent
+    else:
+        with Phases(title, ways=ways) as bar:
+            yield bar
+
+
+@contextlib.contextmanager
+def stepping(
+    title: str,
+    progress: bool | Callable[[Step], object],
+    phase: Progress | None,
+    evaluated: Callable[[StepEvaluation], None] | None,
+) -> Iterator[tuple[Callable[[Step], object], Progress, Callable[[StepEvaluation], None]]]:
+    """Yield the callbacks of a run: those that are given, else those of a bar if ``progress`` is True."""
+    if progress is not True:
+        yield progress or silent, phase or silent, evaluated or silent
+        return
+    with Steps(title) as bar:
+        yield bar, phase or bar.phase, evaluated or bar.evaluated
