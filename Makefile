@@ -53,7 +53,7 @@ SOURCES := $(shell find runtime_ops graphs/golden graphs/schema tests/cpp cmake 
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test-tiny programs device-runner site demo bench bench-mebp bench-models bench-curves bench-generate bench-mlx bench-packing report-convergence report-masks report-learning \
+.PHONY: help setup test-tiny programs device-runner site site-pictures demo bench bench-mebp bench-models bench-curves bench-generate bench-mlx bench-packing report-convergence report-masks report-learning \
   wheel wheel-aarch64 wheel-macos release sdist lock sbom report-activations report-rounded-inputs report-directions report-quzo report-federated test test-all test-python test-rest test-sweep sweep test-unit \
   test-aarch64 test-sanitized test-sanitized-session fuzz test-federation test-cpp test-kotlin test-swift lint check format clean tools-changed
 
@@ -68,10 +68,13 @@ programs: setup build/.programs
 site: setup ## Build the site into build/site; every link and name in it must lead somewhere
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
+site-pictures: site ## Renew docs/images/site-*.png from the built site, in Chromium
+	$(BIN)/python docs/site/screenshots.py
+
 demo: setup ## Fine-tune SmolLM2-135M on 60 mails, on this machine, and draw what changed
 	$(BIN)/zoexport finetune smollm2-135m --data examples/own_messages/mails.jsonl -o demo
 	$(BIN)/python examples/own_messages/picture.py demo/loss.png
-	@echo "The picture is demo/loss.png."
+	@echo "The pictures are demo/loss.png and demo/loss-dark.png."
 
 bench: programs ## Measure SmolLM2-135M here and renew docs/results/performance.md (an hour, idle cores)
 	$(BIN)/zoexport bench smollm2-135m --grid full -o build/research/performance/full --force

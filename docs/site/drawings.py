@@ -81,17 +81,17 @@ class Drawing:
 
 
 def dual_forwarding() -> Drawing:
-    """One pass for all copies, and what its losses become."""
-    drawing = Drawing(760, 430, "Dual forwarding: all perturbed copies in one forward pass")
-    drawing.box(20, 170, 110, 60, "a batch\nof rows")
+    """Draw one pass for all perturbations, and the gradients from its losses."""
+    drawing = Drawing(760, 430, "Dual forwarding: all perturbations in one forward pass")
+    drawing.box(20, 170, 110, 60, "a batch\nof sequences")
     drawing.arrow((130, 200), (168, 200))
     drawing.box(170, 20, 360, 370, kind="group")
     drawing.words(350, 44, "one forward pass")
-    drawing.box(190, 60, 320, 52, "frozen weights, int4\nread once for all copies", "frozen")
+    drawing.box(190, 60, 320, 52, "frozen weights, int4\nread once for all perturbations", "frozen")
     copies = ("B + eps z1", "B - eps z1", "B + eps z2", "B - eps z2")
     for number, copy in enumerate(copies):
         y = 130 + 62 * number
-        drawing.box(190, y, 190, 50, f"copy {number + 1}\nadapter {copy}", "trained")
+        drawing.box(190, y, 190, 50, f"perturbation {number + 1}\nadapter {copy}", "trained")
         drawing.arrow((380, y + 25), (418, y + 25))
         drawing.box(420, y, 90, 50, f"loss {number + 1}")
     for number in (0, 1):
@@ -105,13 +105,13 @@ def dual_forwarding() -> Drawing:
         550, 368, 195, 50, "B - lr (g1 z1 + g2 z2) / 2\nat the next step's start", "trained"
     )
     drawing.words(
-        190, 412, "z1, z2: functions of seed, step, query and tensor, never stored", "small left"
+        150, 412, "z1, z2: functions of seed, step, query and tensor, never stored", "small left"
     )
     return drawing
 
 
 def one_layer() -> Drawing:
-    """Forward and backward over a layer's mapped files."""
+    """Draw forward and backward over a layer's mapped files."""
     drawing = Drawing(790, 420, "One layer forward and backward over mapped files")
     drawing.words(20, 30, "forward", "left")
     drawing.words(20, 390, "backward", "left")
@@ -141,7 +141,7 @@ def one_layer() -> Drawing:
 
 
 def federated_round() -> Drawing:
-    """What goes over the wire in a round of replays."""
+    """Draw the messages of a round of replays."""
     drawing = Drawing(760, 420, "A federated round: scalars up, everyone's scalars down")
     drawing.box(280, 20, 200, 64, "server\nversion n, as a log of scalars", "frozen")
     for number, name in enumerate(("client A", "client B", "client C")):

@@ -1,8 +1,7 @@
-"""What MkDocs is told of this repository: files outside of docs/ that pages link to, and tables made from the code."""
+"""Hooks of MkDocs: files outside of docs/, references made from the code, tabs, and pictures for dark mode."""
 
 from __future__ import annotations
 
-import json
 import os
 import posixpath
 import re
@@ -10,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mkdocs.structure.files import File
+from languages import app_reference, c_reference  # MkDocs puts this folder on the path
+from mkdocs.structure.files import File, InclusionLevel
 
 from zoexport.core.config import fields
 from zoexport.methods import methods
@@ -18,21 +18,47 @@ from zoexport.methods import methods
 ROOT = Path(__file__).parents[2]
 _LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)")
 _ITEM = re.compile(r"(?:[-*]|\d+\.) ")
-_INSIDE = re.compile(r"(?:[-*]|\d+\.) |\s")
-"""An item of a list, and a line that belongs to one."""
+_INSIDE = re.compile(r"(?:[-*]|\d+\.) | {1,3}\S")
+"""An item of a list, and a line that continues one; four spaces begin another paragraph of it."""
 _ROLE = re.compile(r":(?:attr|class|data|func|meth|mod):<code>~?([^<]*)</code>")
-_SETTINGS, _NOTEBOOK = "<!-- settings -->", "<!-- notebook -->"
+_PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)#\s]+)\)")
+_DARK = "@media (prefers-color-scheme: dark)"
+_FENCE = r"( *)```{}\n((?:(?!\{}```).*\n)*)\{}```\n"
+_PAIR = re.compile("^" + _FENCE.format("sh", 1, 1) + "\n" + _FENCE.format("python", 3, 1), re.M)
+"""Two fenced blocks with a blank line between: shell, then Python."""
+
+
+def on_config(config: Any) -> Any:
+    """Replace patterns in the navigation by the pages that match."""
+    for section in config.nav:
+        for pages in section.values():
+            for pattern in [one for one in pages if str(one).endswith("*.md")]:
+                found = sorted(Path(config.docs_dir).glob(pattern))
+                place = pages.index(pattern)
+                pages[place : place + 1] = [
+                    one.relative_to(config.docs_dir).as_posix() for one in found
+                ]
+    return config
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages and pictures outside of docs/ that pages link to, and those that these link to."""
+    """Add the pages and pictures outside of docs/ that pages link to, and dark variants of drawings."""
+    for file in [file for file in files if file.src_uri.endswith(".svg")]:
+        content = file.content_string
+        if _DARK in content:
+            dark = file.src_uri.replace(".svg", "-dark.svg")
+            files.remove(file)
+            for name, media in ((file.src_uri, "@media not all"), (dark, "@media all")):
+                files.append(File.generated(config, name, content=content.replace(_DARK, media)))
     waiting = [Path(file.abs_src_path) for file in files.documentation_pages()]
     waiting += [ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md")]
     seen = set(waiting)
     while waiting:
         page = waiting.pop()
         if _place(page) not in files.src_uris:
-            files.append(File.generated(config, _place(page), abs_src_path=str(page)))
+            file = File.generated(config, _place(page), abs_src_path=str(page))
+            file.inclusion = InclusionLevel.NOT_IN_NAV
+            files.append(file)
         if page.suffix != ".md":
             continue
         for target in _targets(page):
@@ -43,7 +69,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Links to files as the site has them: by their place there."""
+    """Insert references, and adapt links, pictures, lists and pairs of code blocks to the site."""
     source = Path(page.file.abs_src_path)
     here = posixpath.dirname(page.file.src_uri)
 
@@ -54,20 +80,46 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
             return f"]({posixpath.relpath(place, here or '.')}{match[2] or ''})"
         return match[0]
 
-    made = {_SETTINGS: _settings_tables, _NOTEBOOK: _notebook}
-    for mark, make in made.items():
+    def shown(match: re.Match[str]) -> str:
+        alt, path = match.groups()
+        stem, suffix = posixpath.splitext(path)
+        if posixpath.normpath(posixpath.join(here, f"{stem}-dark{suffix}")) not in files.src_uris:
+            return match[0]
+        return f"![{alt}]({path}#only-light)![{alt}]({stem}-dark{suffix}#only-dark)"
+
+    for mark, make in _MADE.items():
         if mark in markdown:
             markdown = markdown.replace(mark, make())
-    return _with_lists(_LINK.sub(moved, markdown))
+    markdown = _PICTURE.sub(shown, _LINK.sub(moved, markdown))
+    return _PAIR.sub(_tabs, _with_lists(markdown))
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
-    """Sphinx's roles in docstrings as code."""
-    return _ROLE.sub(r"<code>\1</code>", html)
+    """Show Sphinx's roles in docstrings as code, and add the place of the page's source."""
+    source = Path(page.file.abs_src_path).relative_to(ROOT).as_posix()
+    # Not repo_url: the theme would fetch a repository's figures when a page is viewed.
+    repository = os.environ.get("ZOEXPORT_REPOSITORY", "").rstrip("/")
+    if repository:
+        line = f'<a href="{repository}/edit/main/{source}">Edit this page</a>'
+    else:
+        line = f"Source of this page: <code>{source}</code>"
+    return _ROLE.sub(r"<code>\1</code>", html) + f'\n<p class="source">{line}</p>'
+
+
+def _tabs(match: re.Match[str]) -> str:
+    """Return the two blocks as tabs."""
+    indent, shell, _, python = match.groups()
+    parts = []
+    for title, language, code in (("CLI", "sh", shell), ("Python", "python", python)):
+        block = f"{indent}```{language}\n{code}{indent}```\n"
+        lines = [f"    {line}" if line else "" for line in block.split("\n")]
+        begin = "===!" if title == "CLI" else "==="  # not a third tab of the pair before
+        parts.append(f'{indent}{begin} "{title}"\n\n' + "\n".join(lines))
+    return "\n".join(parts)
 
 
 def _with_lists(markdown: str) -> str:
-    """A blank line before each list that follows a paragraph at once, which GitHub takes without."""
+    """Insert a blank line before each list that follows a paragraph; GitHub does not need it."""
     lines: list[str] = []
     fenced = False
     for line in markdown.split("\n"):
@@ -84,7 +136,7 @@ def _within_docs(path: Path) -> bool:
 
 
 def _place(path: Path) -> str:
-    """Where the site has a file: docs/ at its top, with what lies beside docs/."""
+    """Return a file's path in the site: relative to docs/, or to the repository if it is outside."""
     base = ROOT / "docs" if _within_docs(path) else ROOT
     place = path.relative_to(base).as_posix()
     # The site's first page is docs/index.md.
@@ -92,25 +144,15 @@ def _place(path: Path) -> str:
 
 
 def _targets(page: Path) -> Iterator[Path]:
-    """The files that a page's links lead to."""
+    """Return the files that a page links to."""
     for match in _LINK.finditer(page.read_text("utf-8")):
         target = Path(os.path.normpath(page.parent / match[1]))
         if target.is_relative_to(ROOT):
             yield target
 
 
-def _notebook() -> str:
-    """The cells of the notebook, without its title."""
-    content = json.loads((ROOT / "docs" / "notebooks" / "first-run.ipynb").read_text("utf-8"))
-    parts = []
-    for cell in content["cells"]:
-        text = "".join(cell["source"])
-        parts.append(f"```python\n{text}\n```" if cell["cell_type"] == "code" else text)
-    return "\n\n".join(parts).replace("# A first run, from Python\n", "", 1)
-
-
 def _settings_tables() -> str:
-    """Each method's settings, with values, default, and whether training takes them too."""
+    """Return tables of each method's settings."""
     parts = []
     for name in methods.names():
         method = methods.get(name)
@@ -133,3 +175,13 @@ def _settings_tables() -> str:
             lines.append(f"| `{key}` | {info.help} | {values} | {default} | {train} |")
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
+
+
+_INCLUDE = ROOT / "runtime_ops/include/zoexport"
+_KOTLIN = ROOT / "android_app/session/src/main/kotlin/zoexport/session"
+_MADE = {
+    "<!-- settings -->": _settings_tables,
+    "<!-- c -->": lambda: c_reference(_INCLUDE / "session.h", _INCLUDE / "job.h"),
+    "<!-- kotlin -->": lambda: app_reference("kotlin", _KOTLIN),
+    "<!-- swift -->": lambda: app_reference("swift", ROOT / "ios_app/ZoSession/Sources/ZoSession"),
+}

@@ -87,7 +87,8 @@ def test_the_picture_of_the_front_page(model: str, tmp_path: Path) -> None:
     assert len(mails) == 60
     done = tuned(model, tmp_path / "out", mails[:10], steps=3)
     example["draw"](done, tmp_path / "loss.png")
-    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("loss.png", "loss-dark.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.slow

@@ -13,6 +13,14 @@ from zoexport.core.files import atomic_file
 
 _ANSWER_WIDTH, _ANSWER_LINES = 68, 2
 """Characters per line beside a curve, and lines per text."""
+_INKS = {False: ("black", "dimgray", "tab:blue"), True: ("#e8eaee", "#b6bcc6", "#6cb4ee")}
+"""Colors of text, of less important text, and of the run, by whether the picture is dark."""
+_DARK = {
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "legend.facecolor"), "#1e2129"),
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor"), "#e8eaee"),
+    **dict.fromkeys(("xtick.color", "ytick.color"), "#b6bcc6"),
+    "grid.color": "#5a6070",
+}
 
 
 def smoothed(losses: Sequence[float], span: int) -> list[float]:
@@ -43,6 +51,7 @@ def loss_curve(
     evaluations: Mapping[int, float] | None = None,
     span: int | None = None,
     answers: Sequence[tuple[str, str, str]] = (),
+    dark: bool = False,
 ) -> None:
     """Draw the loss of a run as a PNG file, next to the model's responses.
 
@@ -53,6 +62,7 @@ def loss_curve(
         evaluations: validation losses by the number of completed steps (0: as compiled).
         span: span of the smoothed curve; None: a tenth of the run.
         answers: prompts with their responses before and after the run.
+        dark: draw light text on a dark background, for pages in dark mode.
 
     Raises:
         ConfigError: there is nothing to draw, matplotlib is not installed, or the place cannot be written.
@@ -65,36 +75,41 @@ def loss_curve(
             expected="a run of at least one step",
             fix="Train first.",
         )
-    figure = new_figure(path, 12 if answers else 8, 4.5)
-    axes = figure.add_subplot(1, 2 if answers else 1, 1)
-    steps = range(1, len(losses) + 1)
-    if losses:
-        axes.plot(steps, losses, color="tab:blue", alpha=0.3, linewidth=1, label="each step")
-        curve = smoothed(losses, span or max(len(losses) // 10, 1))
-        axes.plot(steps, curve, color="tab:blue", linewidth=2, label="smoothed")
-    if evaluations:
-        points = sorted(evaluations.items())
-        axes.plot(*zip(*points, strict=True), "o", color="tab:orange", label="held out")
-    axes.set_title(title)
-    axes.set_xlabel("step")
-    axes.set_ylabel("loss")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    if answers:
-        _write_answers(figure.add_subplot(1, 2, 2), answers)
-    save_png(figure, path)
+    check_can_draw(path)
+    import matplotlib
+
+    with matplotlib.rc_context(_DARK if dark else {}):
+        figure = new_figure(path, 12 if answers else 8, 4.5)
+        axes = figure.add_subplot(1, 2 if answers else 1, 1)
+        steps, blue = range(1, len(losses) + 1), _INKS[dark][2]
+        if losses:
+            axes.plot(steps, losses, color=blue, alpha=0.3, linewidth=1, label="each step")
+            curve = smoothed(losses, span or max(len(losses) // 10, 1))
+            axes.plot(steps, curve, color=blue, linewidth=2, label="smoothed")
+        if evaluations:
+            points = sorted(evaluations.items())
+            axes.plot(*zip(*points, strict=True), "o", color="tab:orange", label="held out")
+        axes.set_title(title)
+        axes.set_xlabel("step")
+        axes.set_ylabel("loss")
+        axes.grid(alpha=0.3)
+        axes.legend()
+        if answers:
+            _write_answers(figure.add_subplot(1, 2, 2), answers, dark)
+        save_png(figure, path)
 
 
-def _write_answers(axes: Any, answers: Sequence[tuple[str, str, str]]) -> None:
-    """Prompts, each with what followed it before and after, from the top down."""
+def _write_answers(axes: Any, answers: Sequence[tuple[str, str, str]], dark: bool) -> None:
+    """Write each prompt with its responses before and after, from the top down."""
+    strong, weak, blue = _INKS[dark]
     axes.set_axis_off()
     axes.set_title("the same prompts, before and after")
     for number, (prompt, before, after) in enumerate(answers):
         top = 0.96 - number / len(answers)
         lines = (
-            (prompt, "black", "bold"),
-            (f"before: {before}", "dimgray", "normal"),
-            (f"after: {after}", "tab:blue", "normal"),
+            (prompt, strong, "bold"),
+            (f"before: {before}", weak, "normal"),
+            (f"after: {after}", blue, "normal"),
         )
         for text, color, weight in lines:
             wrapped = textwrap.wrap(text, _ANSWER_WIDTH, max_lines=_ANSWER_LINES, placeholder="...")

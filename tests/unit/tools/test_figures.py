@@ -77,6 +77,14 @@ def test_picture_has_both_curves_and_the_evaluations(tmp_path: Path) -> None:
     loss_curve(again, [], title="evaluation only", evaluations={0: 1.0})
 
 
+def test_dark_picture_has_light_text_on_dark(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the extra 'plot' is not installed")
+    path = tmp_path / "loss-dark.png"
+    loss_curve(path, [2.0, 1.0], title="a run", answers=[("prompt", "b", "a")], dark=True)
+    pixels = _pixels(path)[..., :3]
+    assert (pixels < 0.3).all(axis=-1).mean() > 0.9 and (pixels > 0.8).all(axis=-1).any()
+
+
 def test_nothing_to_draw(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no losses"):
         loss_curve(tmp_path / "loss.png", [], title="empty")

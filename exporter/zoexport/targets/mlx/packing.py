@@ -1,8 +1,8 @@
 """Quantized weights in MLX's affine layout: w = scale * code + bias, codes lowest first in 32-bit words.
 
 int4 (docs/formats.md): codes are q + 8 already, so only the words are new, and biases = -8 s; every weight is exact.
-int8: codes q + 128 and, in the function that reads them, a row's scale repeated for each group and biases = -128 s; weights
-are right to the last place of a row's greatest one.
+int8: codes q + 128 and, in the function that reads them, a row's scale repeated for each group and biases = -128 s;
+weights are right to the last place of a row's greatest one.
 """
 
 from __future__ import annotations
