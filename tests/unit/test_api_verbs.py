@@ -81,14 +81,14 @@ def test_plan_returns_what_its_verb_prints(
     model = str(tmp_path)
     tiny("llama").save_pretrained(model)
     tiny_tokenizer().save_pretrained(model)
-    found = zoexport.plan(model, settings={"lora_r": 4}, ram=600, budget_mb=300)
-    line = ("plan", model, "--target", "host", "--set", "lora.r=4", "--ram", 600)
-    expected = printed(capfd, *line, "--budget-mb", 300)
+    found = zoexport.plan(model, settings={"lora_r": 4, "max_length": 32}, ram=600, budget_mb=300)
+    line = ("plan", model, "--target", "host", "--set", "lora.r=4", "--set", "max_length=32")
+    expected = printed(capfd, *line, "--ram", 600, "--budget-mb", 300)
     assert {**found.as_dict(), "advice": ""} == {**expected, "advice": ""}
     assert found.settings["lora.r"] == 4 and found.ram_mb == 600 and found.options is not None
-    plain = zoexport.plan(model, settings={"lora.r": 4})
+    plain = zoexport.plan(model, settings={"lora.r": 4, "max_length": 32})
     assert plain.options is plain.kept is None
-    assert plain.as_dict() == printed(capfd, *line[:-2]) | {"advice": plain.advice}
+    assert plain.as_dict() == printed(capfd, *line) | {"advice": plain.advice}
     assert "budget_mb=N" in plain.advice
 
 

@@ -41,8 +41,8 @@ _WHOLE = (
     ("bind_rows", 0.11),
     ("check_lengths", 0.13),
 )
-#: Share of the time that is over when a phase of a compile begins: SmolLM2-135M, mebp on the CPU. What follows
-#: check_lengths, a phase of programs of the whole model, depends on the target: their time left is not shown.
+#: Share of the time that is over when a phase of a compile begins: SmolLM2-135M by backpropagation on the CPU. The
+#: phases after check_lengths, of whole-model programs, depend on the target: their time left is not shown.
 COMPILE = (_SPLIT, _WHOLE)
 
 Shown: TypeAlias = "bool | Progress"

@@ -348,7 +348,7 @@ UNSUPPORTED = [
         ({"peft_type": "IA3"}, 'peft_type "IA3"'),
         ({"r": 8}, r"'r': found 8; expected 4.*lora_r=8"),
         ({"r": None}, "'r': found null"),
-        ({"lora_alpha": 16}, r"'lora_alpha': found 16; expected 6.*lora\.alpha=16"),
+        ({"lora_alpha": 16}, r"'lora_alpha': found 16; expected 6.*lora_alpha=16"),
         ({"bias": "all"}, 'bias="all"'),
         ({"lora_bias": True, "use_dora": True}, "found use_dora=true, lora_bias=true"),
         ({"modules_to_save": ["lm_head"]}, r'modules_to_save=\["lm_head"\]'),
