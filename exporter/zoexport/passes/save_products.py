@@ -10,10 +10,11 @@ After, also::
     layer.0.saving(hidden, ...) -> hidden, saved.0, saved.1, ...
     layer.0.backward.from_saved(hidden, ..., output_gradient.hidden, saved.0, saved.1, ...) -> the same gradients
 
-Which pair a session calls for a layer depends on the memory that it may take (docs/architecture.md). Saved are the
-fewest bytes from which the gradients follow without a product or attention of the forward pass: the minimum cut
-between these and the gradients, as in Jia et al., Megatron's selective recomputation and functorch's partitioner. Norms,
-activations and rotary embeddings are computed again, so gradients are the same to the last bit.
+Which pair a session calls for a layer depends on the memory that it may take
+(docs/architecture.md). Saved are the fewest bytes from which the gradients follow without a product
+or attention of the forward pass: the minimum cut between these and the gradients, as in Jia et al.,
+Megatron's selective recomputation and functorch's partitioner. Norms, activations and rotary
+embeddings are computed again, so gradients are the same to the last bit.
 
 Left alone: the output head, which keeps nothing; programs in which something else than float32 would have to be saved.
 """
