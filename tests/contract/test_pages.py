@@ -35,3 +35,27 @@ def broken_links(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
     assert broken_links(ROOT / page) == []
+
+
+GENERATED = re.compile(r"<!-- (\w[\w -]*) -->\n.*?<!-- (?:/\1|end) -->", re.DOTALL)
+WRITTEN = sorted((ROOT / "docs").glob("*.md"))
+"""Pages written by hand; ``reference`` and ``results`` are generated."""
+
+
+def test_the_pages_stay_short() -> None:
+    words = sum(len(GENERATED.sub("", page.read_text("utf-8")).split()) for page in WRITTEN)
+    assert 10_000 < words <= 30_000
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.stem)
+def test_a_page_opens_with_what_the_reader_can_do(page: Path) -> None:
+    opening = page.read_text("utf-8").split("\n\n")[1]
+    assert re.search(r"\byou\b", opening, re.IGNORECASE), opening
+
+
+def test_pages_that_code_names_are_there() -> None:
+    listed = ["git", "grep", "-hoE", r"\bdocs/[a-z0-9/-]+\.md", "--", ":!docs", ":!CHANGELOG.md"]
+    found = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    names = set(found.splitlines())
+    assert len(names) > 10
+    assert [name for name in sorted(names) if not (ROOT / name).is_file()] == []
