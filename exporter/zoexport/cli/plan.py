@@ -11,6 +11,8 @@ from zoexport.cli.console import emit, output_of_libraries, table
 from zoexport.cli.keys import json_keys
 from zoexport.run.progress import Phases
 
+_STEPS = 100
+
 
 @click.command()
 @click.argument("model")
@@ -60,6 +62,7 @@ from zoexport.run.progress import Phases
     disk_mb: bundle, and a state with two snapshots
     flops_per_step: operations of matrix products, with recomputation; a multiply-add is two
     bytes_per_step: bytes that programs read and write
+    seconds_per_step: time of a step on this machine, from a measurement of half a second
     breakdown: MB of each part of anonymous, mapped, disk and compile (if known)
     budget_mb, fits: budget, and whether peak_anonymous_mb fits; null without --budget-mb
     advice: recommended next step
@@ -114,6 +117,7 @@ def _lines(result: dict[str, Any]) -> list[str]:
         ("compiling", _compiling(result)),
         *([("", _listed(parts["compile"]))] if "compile" in parts else []),
         ("a step", f"{result['flops_per_step'] / 1e9:.1f} GFLOP, {_moved(result)} moved"),
+        ("time here", _time(result["seconds_per_step"])),
     ]
     if "ram_mb" in result:
         rows.append((f"in {result['ram_mb']:g} MB", _disk(result)))
@@ -131,6 +135,11 @@ def _lines(result: dict[str, Any]) -> list[str]:
         )
         lines += table([(_command(option), _cost(option)) for option in result["options"]])
     return [*lines, result["advice"]]
+
+
+def _time(seconds: float) -> str:
+    minutes = seconds * _STEPS / 60
+    return f"about {seconds:.2g} s per step, {minutes:.2g} minutes for {_STEPS} steps"
 
 
 def _disk(result: dict[str, Any]) -> str:

@@ -190,6 +190,7 @@ class Planned(_Result):
         model, method, target, settings, process, threads: what was planned.
         peak_anonymous_mb, peak_rss_mb, disk_mb: memory and disk space in MB.
         flops_per_step, bytes_per_step: operations of a step, and its memory traffic in bytes.
+        seconds_per_step: time of a step on this machine, within a factor of two.
         compile_peak_anonymous_mb: memory of compiling in MB; None if unknown.
         anonymous_mb_by_process, breakdown: memory by process; MB by cause.
         budget_mb: the given budget. fits: whether training fits it. options: methods and settings that fit;
@@ -210,6 +211,7 @@ class Planned(_Result):
     disk_mb: float
     flops_per_step: float
     bytes_per_step: float
+    seconds_per_step: float
     compile_peak_anonymous_mb: float | None
     anonymous_mb_by_process: dict[str, float]
     breakdown: dict[str, dict[str, float]]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from executorch.exir._serialize._program import deserialize_pte_binary
 
+import zoexport
 from tests.support.tiers import slow_after
 from tests.support.tiny_models import save_tiny, tiny, tiny_config
 from zoexport import models
@@ -40,6 +41,7 @@ KEYS = {
     "disk_mb",
     "flops_per_step",
     "bytes_per_step",
+    "seconds_per_step",
     "anonymous_mb_by_process",
     "breakdown",
     "budget_mb",
@@ -93,9 +95,29 @@ def test_the_result_adds_up(llama: Path) -> None:
     assert found["anonymous_mb_by_process"].keys() == PROCESSES.keys()
 
 
+def test_the_time_of_a_step_is_that_of_this_machine(
+    llama: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def seconds_at(end: float) -> float:
+        """Return the estimate on a machine that takes ``end`` seconds for five products."""
+        times = iter((0.0, 0.1, 0.1, 0.1, 0.1, 0.1, end))
+        monkeypatch.setattr("zoexport.tools.plan.time.perf_counter", lambda: next(times))
+        return zoexport.plan(str(llama), method="mebp", settings=SMALL).seconds_per_step
+
+    slow, fast = seconds_at(4.0), seconds_at(2.0)
+    monkeypatch.undo()
+    assert slow > 0 and slow == pytest.approx(2 * fast, rel=0.02)
+    assert run(["plan", str(llama), "--target", "host", "--set", "max_length=32"]) == 0
+    assert "minutes for 100 steps" in capfd.readouterr().out
+
+
 def test_a_directory_with_weights_gives_the_same(llama: Path, tmp_path: Path) -> None:
     whole = save_tiny("llama", tmp_path / "llama", tokenizer=False)
-    assert _plan(whole) == _plan(llama)
+    assert {**_plan(whole), "model": "", "seconds_per_step": 0} == {
+        **_plan(llama),
+        "model": "",
+        "seconds_per_step": 0,
+    }
 
 
 @pytest.mark.parametrize("name", ["llama_tied", "gemma3", "gpt2", "bloom"])

@@ -80,7 +80,7 @@ def test_options_replace_axes() -> None:
     ("changes", "message"),
     [
         ({"num_queries": (3,), "rows": 16}, "found 16 with 3 queries"),
-        ({"batch_size": (2,), "rows": 16}, "options --batch-size and --rows"),
+        ({"batch_size": (2,), "rows": 16}, "options batch_size= and rows="),
     ],
 )
 def test_axes_that_do_not_fit_together(changes: dict[str, Any], message: str) -> None:
