@@ -42,7 +42,7 @@ def test_reference_is_made_from_the_code(site: Path) -> None:
     for words in ("zoexport federate simulate", "--patience"):
         assert words in verbs
     settings = text_of(site / "reference" / "settings.html")
-    for words in ("lora.r", "inner size of an adapter", "perturbation_bits", "at least 1"):
+    for words in ("lora.r", "rank of an adapter", "perturbation_bits", "at least 1"):
         assert words in settings
     api = text_of(site / "reference" / "python.html")
     for words in ("finetune", "compile", "Bundle", "best_step", "sampling of the next token"):

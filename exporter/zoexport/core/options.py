@@ -105,17 +105,19 @@ class Validation:
     """When to evaluate during training, and what to keep; absent: as the run has it."""
 
     eval_every: int | None = setting(
-        None, at_least=1, help="steps between evaluations; of a new run a tenth of all"
+        None,
+        at_least=1,
+        help="steps between evaluations; default of a new run: a tenth of all steps",
     )
     patience: int | None = setting(
         None,
         at_least=1,
-        help="evaluations without a lower loss after which training ends; of a new run never",
+        help="stop after this many evaluations without a lower loss; default of a new run: never",
     )
     keep: str | None = setting(
         None,
         choices=("best", "last"),
-        help="weights that readers of the state get; of a new run those of the best evaluation",
+        help="weights that the state provides: best evaluation (default of a new run) or last step",
     )
 
 
@@ -127,7 +129,7 @@ class Train(Validation):
         None,
         at_least=0,
         at_most=MOST_WHOLE,
-        help="steps in total, those of an earlier call included",
+        help="total steps, including earlier calls",
     )
 
 
@@ -137,10 +139,10 @@ class Chat:
 
     messages: list[dict[str, Any]] = setting(
         None,
-        help="a conversation: role and content of each message, and what else its template reads",
+        help="messages with role and content, and other keys that the chat template uses",
     )
     tools: list[dict[str, Any]] | None = setting(
-        None, help="what the assistant can call, as JSON schemas"
+        None, help="tools for the chat template, as JSON schemas"
     )
     reply: bool = setting(True, help="end where the assistant's response begins")
 
@@ -157,16 +159,14 @@ class Generate:
         None, help="a conversation that the assistant continues, as in chat"
     )
     tools: list[dict[str, Any]] | None = setting(
-        None, help="what the assistant can call, as JSON schemas"
+        None, help="tools for the chat template, as JSON schemas"
     )
-    max_new_tokens: int = setting(128, at_least=1, help="generated tokens at most")
+    max_new_tokens: int = setting(128, at_least=1, help="maximum new tokens")
     stop_tokens: list[int] | None = setting(
-        None, help="tokens that end the text; absent: the bundle's, and those of its chat template"
+        None, help="end tokens; default: those of the bundle and its chat template"
     )
-    stop: list[str] | None = setting(
-        None, help="strings that end the text, which stops before the first of them"
-    )
-    temperature: float = setting(0.0, at_least=0, help="0 chooses the most likely token each time")
+    stop: list[str] | None = setting(None, help="stop strings; the text ends before the first one")
+    temperature: float = setting(0.0, at_least=0, help="0 is greedy decoding")
     top_k: int = setting(0, at_least=0, help="sample from the k most likely tokens; 0: all")
     top_p: float = setting(
         1.0,
@@ -224,7 +224,7 @@ class Job(Validation):
     """Options of ``zo_job_start``: what to train."""
 
     bundle: str = setting(None, help="folder of the bundle")
-    data: str = setting(None, help="examples, as zo_dataset_read takes them")
+    data: str = setting(None, help="training examples, as for zo_dataset_read")
     held_out: str | None = setting(
         None,
         help="validation examples, evaluated during training; absent: data, not during training",
@@ -233,7 +233,7 @@ class Job(Validation):
         None,
         at_least=1,
         at_most=MOST_WHOLE,
-        help="steps in total, those of an earlier run included",
+        help="total steps, including an earlier run",
     )
     settings: dict[str, Any] = setting({}, help="settings of the run, by key")
     evaluate: bool = setting(False, help="evaluate before the first step and after the last")
@@ -251,19 +251,22 @@ class Job(Validation):
 class Limits:
     """Options of ``zo_job_run``: when a job waits. It continues below other limits than those at which it stops."""
 
-    heat: int = setting(2, at_least=1, at_most=3, help="waits at this ZO_HEAT_* and above")
-    hottest: float = setting(42.0, help="waits above this temperature, in degrees Celsius")
-    cooled: float = setting(39.0, help="continues at or below this temperature")
+    heat: int = setting(2, at_least=1, at_most=3, help="pause at this ZO_HEAT_* level and above")
+    hottest: float = setting(42.0, help="pause above this temperature in degrees Celsius")
+    cooled: float = setting(39.0, help="resume at or below this temperature")
     battery: float = setting(
-        0.2, at_least=0, at_most=1, help="waits below this charge, unless it charges"
+        0.2,
+        at_least=0,
+        at_most=1,
+        help="pause below this battery charge, unless the device charges",
     )
     free_bytes: int = setting(
-        200_000_000, at_least=0, at_most=MOST_WHOLE, help="bytes to leave on the disk"
+        200_000_000, at_least=0, at_most=MOST_WHOLE, help="free disk space to keep, in bytes"
     )
     memory_bytes: int = setting(
-        100_000_000, at_least=0, at_most=MOST_WHOLE, help="bytes of memory to leave to the app"
+        100_000_000, at_least=0, at_most=MOST_WHOLE, help="memory to leave to the app, in bytes"
     )
-    poll_seconds: float = setting(30.0, above=0, help="seconds between checks while it waits")
+    poll_seconds: float = setting(30.0, above=0, help="seconds between checks while paused")
 
 
 @dataclasses.dataclass(frozen=True)

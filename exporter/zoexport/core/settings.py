@@ -19,103 +19,107 @@ READING = ("loss", "pack", "append_eos", "mask_history")
 class TrainingSettings(abc.ABC):
     """Settings of all methods, for ``--set`` and recipes."""
 
-    max_length: int = setting(64, at_least=2, help="tokens a row; longer examples are shortened")
-    batch_size: int = setting(
-        4, at_least=1, phase="run", help="examples a step, and rows in one call"
+    max_length: int = setting(
+        64, at_least=2, help="maximum tokens per example; longer examples are truncated"
     )
-    weights: str = setting("int4", choices=("fp32", "int8", "int4"), help="frozen weights")
+    batch_size: int = setting(4, at_least=1, phase="run", help="examples per batch")
+    weights: str = setting(
+        "int4", choices=("fp32", "int8", "int4"), help="dtype of the frozen weights"
+    )
     activations: str | None = setting(
         None,
         choices=("fp32", "int8", "int16"),
-        help="inputs of quantized layers; the method and the target choose",
+        help="dtype of the inputs of quantized layers; the default depends on method and target",
     )
     compute: str | None = setting(
-        None, choices=("fp32", "fp16", "bf16"), help="arithmetic, where the target has a choice"
+        None,
+        choices=("fp32", "fp16", "bf16"),
+        help="dtype of the arithmetic, if the target supports several",
     )
     soc: str | None = setting(
-        None, help="the chip, where the target compiles for one (android-npu: SM8650)"
+        None, help="chip to compile for, if the target needs one (android-npu: SM8650)"
     )
-    group_size: int = setting(32, at_least=1, help="int4 weights that share a scale")
+    group_size: int = setting(32, at_least=1, help="number of int4 weights that share a scale")
     scale_steps: bool | None = setting(
         None,
-        help="int4: a row's scales are 1 to 16 times one step, as integer products of an NPU need them",
+        help="limit int4 scales to 1 to 16 times one step per row, which integer arithmetic of an NPU requires",
     )
     gradient_accumulation_steps: int = setting(
-        1, at_least=1, phase="run", help="batches for one update"
+        1, at_least=1, phase="run", help="batches per update"
     )
     hidden_state_cache_mb: int = setting(
         0,
         at_least=0,
         phase="process",
-        help="MB of a file for rows as they leave the layers below the first that is trained",
+        help="size in MB of a file that caches hidden states of the layers below the first trained one",
     )
     learning_rate: float = setting(2e-3, above=0, phase="run", help="learning rate")
     lr_scheduler_type: str = setting(
         "constant",
         choices=("constant", "linear", "cosine"),
         phase="run",
-        help="how the rate changes over the steps",
+        help="learning rate schedule",
     )
     warmup_steps: int = setting(
         0,
         at_least=0,
         phase="run",
-        help="steps over which the rate rises to learning_rate, before its schedule",
+        help="steps of linear warmup",
     )
     loss: str = setting(
         "full",
         choices=("full", "choices", "dpo", "orpo"),
         phase="run",
-        help="over the whole vocabulary, an example's choices, or pairs of a chosen and a rejected answer",
+        help="cross-entropy over the vocabulary (full) or over an example's choices, or a loss of preference pairs",
     )
     dpo_beta: float = setting(
         0.1,
         key="dpo.beta",
         above=0,
         phase="run",
-        help="of loss=dpo: how much the log-ratio to the model without what is trained counts",
+        help="beta of loss=dpo",
     )
     orpo_beta: float = setting(
         0.1,
         key="orpo.beta",
         above=0,
         phase="run",
-        help="of loss=orpo: weight of the odds ratio beside the chosen answer's own loss",
+        help="weight of the odds ratio in loss=orpo",
     )
     choices: str = setting(
         "sum",
         choices=("sum", "mean"),
         phase="run",
-        help="whether choices are compared by the sum of their log-probabilities, or length-normalized",
+        help="compare choices by the sum of their token log-probabilities, or normalized by length",
     )
     pack: bool = setting(
         False,
         phase="run",
-        help="whether texts fill rows of max_length one after another, and long ones are divided and not cut",
+        help="pack texts into rows of max_length tokens; long texts are split instead of truncated",
     )
     append_eos: bool = setting(
-        True, phase="run", help="whether texts and completions are learned with an end token"
+        True, phase="run", help="append the end token to texts and completions"
     )
     mask_history: bool = setting(
         False,
         phase="run",
-        help="whether of a conversation the last answer alone is learned, and not every one",
+        help="train on the last answer of a conversation only",
     )
     seed: int = setting(
-        0, at_least=0, at_most=MOST_WHOLE, phase="run", help="of adapters, noise and batches"
+        0, at_least=0, at_most=MOST_WHOLE, phase="run", help="seed of adapters, noise and batches"
     )
-    generate: bool = setting(True, help="whether the bundle has programs that generate text")
+    generate: bool = setting(True, help="include programs that generate text")
     generate_context: int = setting(
         1024,
         key="generate.context",
         at_least=16,
-        help="tokens of a prompt and what follows it, at most",
+        help="maximum tokens of a prompt and its completion",
     )
     generate_activations: str = setting(
         "fp32",
         key="generate.activations",
         choices=("fp32", "int8"),
-        help="inputs of quantized layers while generating; int8 is faster and less exact",
+        help="dtype of the inputs of quantized layers in generation; int8 is faster and less exact",
     )
 
     first_order: ClassVar[bool] = False
@@ -198,47 +202,49 @@ class LoraSettings(TrainingSettings):
         """Adapters."""
         return "lora"
 
-    lora_r: int = setting(16, key="lora.r", at_least=1, help="inner size of an adapter")
+    lora_r: int = setting(16, key="lora.r", at_least=1, help="rank of an adapter")
     lora_alpha: float = setting(
-        16.0, key="lora.alpha", above=0, help="adapters are scaled by alpha / rank"
+        16.0, key="lora.alpha", above=0, help="scale of an adapter: alpha / rank"
     )
     lora_use_rslora: bool = setting(
         False,
         key="lora.use_rslora",
-        help="whether adapters are scaled by alpha / sqrt(rank)",
+        help="scale adapters by alpha / sqrt(rank) instead",
     )
     lora_rank_pattern: dict[str, int] = setting(
         {},
         key="lora.rank_pattern",
         at_least=1,
-        help="other ranks by module, as PEFT's rank_pattern",
+        help="ranks of single modules, as PEFT's rank_pattern",
     )
     lora_alpha_pattern: dict[str, float] = setting(
         {},
         key="lora.alpha_pattern",
         above=0,
-        help="other alphas by module, as PEFT's alpha_pattern",
+        help="alphas of single modules, as PEFT's alpha_pattern",
     )
     lora_init_weights: str = setting(
         "random",
         key="lora.init_weights",
         choices=("random", "activations"),
-        help="an adapter's first matrix: normal numbers, or the leading directions of its layer's inputs on text",
+        help="initial A: normal random numbers, or the leading directions of the layer's inputs on a text",
     )
     lora_dropout: float = setting(
         0.0,
         key="lora.dropout",
         at_least=0,
         below=1,
-        help="share of an adapter's inputs that a step leaves out, at random",
+        help="dropout probability of an adapter's inputs",
     )
     lora_target_modules: str = setting(
         "attention",
         key="lora.target_modules",
-        help="layers to adapt: attention (query and value), all-linear, or names",
+        help="layers with adapters: attention (query and value), all-linear, or names",
     )
     lora_layers_to_transform: str = setting(
-        "all", key="lora.layers_to_transform", help="decoder layers: all, last:K, or numbers from 0"
+        "all",
+        key="lora.layers_to_transform",
+        help="decoder layers with adapters: all, last:K, or indices from 0",
     )
 
     @property

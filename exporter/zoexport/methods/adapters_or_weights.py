@@ -14,11 +14,15 @@ from zoexport.core.settings import LoraSettings
 class AdaptersOrWeights(LoraSettings):
     """Settings of zeroth-order methods that can also train the weights of the model."""
 
-    train: str = setting("lora", choices=("lora", "full"), help="adapters, or the model's weights")
+    train: str = setting(
+        "lora",
+        choices=("lora", "full"),
+        help="what is trained: adapters (lora) or all weights (full)",
+    )
     weights: str = setting(
         "",
         choices=("fp32", "int8", "int4"),
-        help="frozen weights (int4); with train=full they are trained, in fp32",
+        help="dtype of the weights (int4); with train=full they are trained in fp32",
     )
 
     eps: float = setting(

@@ -19,7 +19,7 @@ class FzooConfig(WholeOrLayers):
     together: ClassVar[bool] = True
 
     num_queries: int = setting(
-        7, at_least=2, help="random directions a step (q), beside one copy without a move"
+        7, at_least=2, help="random directions per step (q), in addition to one unperturbed copy"
     )
     eps: float = setting(
         None,
@@ -31,7 +31,7 @@ class FzooConfig(WholeOrLayers):
         5e-3,
         above=0,
         phase="run",
-        help="learning rate: how far a step goes along the gradient, however long that is",
+        help="learning rate; the gradient is normalized",
     )
 
     def __post_init__(self) -> None:
@@ -65,7 +65,7 @@ methods.register(
     "fzoo",
     Method(
         name="fzoo",
-        summary="zeroth-order LoRA-FA from one-sided differences, each step divided by the losses' deviation (FZOO)",
+        summary="zeroth-order LoRA-FA from one-sided differences, divided by the standard deviation of the losses (FZOO)",
         config=FzooConfig,
         passes=passes,
         reference_class="zoexport.methods.reference.fzoo:FzooReference",

@@ -18,33 +18,33 @@ class MebpConfig(LoraSettings):
 
     first_order: ClassVar[bool] = True
 
-    max_length: int = setting(256, at_least=2, help="tokens a row; longer examples are shortened")
-    batch_size: int = setting(
-        1, at_least=1, phase="run", help="examples a step, and rows in one call"
+    max_length: int = setting(
+        256, at_least=2, help="maximum tokens per example; longer examples are truncated"
     )
-    optimizer: str = setting("adamw", choices=("adamw", "sgd"), help="the update rule")
+    batch_size: int = setting(1, at_least=1, phase="run", help="examples per batch")
+    optimizer: str = setting("adamw", choices=("adamw", "sgd"), help="optimizer")
     momentum: float = setting(
-        0.0, at_least=0, below=1, phase="run", help="momentum of sgd; adamw has its own"
+        0.0, at_least=0, below=1, phase="run", help="momentum of optimizer=sgd"
     )
-    weight_decay: float = setting(0.0, at_least=0, phase="run", help="decay of the adapters")
+    weight_decay: float = setting(0.0, at_least=0, phase="run", help="weight decay")
     max_grad_norm: float = setting(
-        1.0, at_least=0, phase="run", help="largest norm of all gradients together; 0 is off"
+        1.0, at_least=0, phase="run", help="maximum global gradient norm; 0 disables clipping"
     )
     checkpoint_every: int = setting(
-        1, at_least=1, phase="process", help="layers between two activations that are kept"
+        1, at_least=1, phase="process", help="number of layers per activation checkpoint"
     )
     activation_cache_mb: int | None = setting(
         None,
         at_least=0,
         phase="process",
-        help="MB of a mapped file for results that the backward pass need not compute again",
+        help="size in MB of a mapped file that saves intermediate results for the backward pass",
     )
     learning_rate: float = setting(1e-3, above=0, phase="run", help="learning rate")
     lr_scheduler_type: str = setting(
         "linear",
         choices=("constant", "linear", "cosine"),
         phase="run",
-        help="how the rate changes over the steps",
+        help="learning rate schedule",
     )
 
     @property

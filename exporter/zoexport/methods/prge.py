@@ -40,7 +40,7 @@ class MezoConfig(AdaptersOrWeights, PrgeConfig):
         "central",
         choices=("central", "forward"),
         phase="run",
-        help="projected gradients from +z and -z, or from +z and one unperturbed loss",
+        help="central differences (+z and -z), or forward differences (+z and one unperturbed loss)",
     )
 
     def __post_init__(self) -> None:
@@ -97,7 +97,7 @@ methods.register(
     "mezo",
     Method(
         name="mezo",
-        summary="zeroth-order LoRA-FA; one perturbed copy a forward pass (MeZO, the baseline)",
+        summary="zeroth-order LoRA-FA; one perturbed copy per forward pass (MeZO, the baseline)",
         config=MezoConfig,
         passes=passes,
         reference_class="zoexport.methods.reference.prge:MezoReference",

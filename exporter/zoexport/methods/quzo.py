@@ -34,46 +34,52 @@ class QuzoConfig(LoraSettings):
     """Settings of ``quzo`` for ``--set`` and recipes."""
 
     train: str = setting(
-        "full", choices=("full", "lora"), help="the linear weights, or quantized adapters"
+        "full",
+        choices=("full", "lora"),
+        help="what is trained: all linear weights (full), or quantized adapters (lora)",
     )
     weights: str = setting(
         "",
         choices=("int8", "int4"),
-        help="the model's weights (default with train=full: int8, with train=lora: int4)",
+        help="dtype of the model's weights (default with train=full: int8, with train=lora: int4)",
     )
     activation_bits: int = setting(
         32,
         choices=("32", "8"),
-        help="inputs of linear layers: fp32, or int8 on a calibrated grid",
+        help="dtype of the inputs of linear layers: fp32, or int8 with calibrated scales",
     )
     perturbation_bits: int = setting(
-        4, choices=("2", "4", "8"), help="levels of a perturbation: 3, 15 or 255"
+        4, choices=("2", "4", "8"), help="bits of a perturbation (3, 15 or 255 levels)"
     )
     estimator: str = setting(
-        "q-rge2", choices=ESTIMATORS, help="two roundings of a direction, or one (biased)"
+        "q-rge2",
+        choices=ESTIMATORS,
+        help="stochastic roundings per direction: two (unbiased) or one (biased)",
     )
     update: str = setting(
         "each",
         choices=("each", "summed"),
-        help="whether the update of each direction is rounded, or their sum once",
+        help="round the update of each direction, or their sum once",
     )
     outliers: float = setting(
-        0.0, at_least=0, help="share of activations that a float format takes; 0: none"
+        0.0, at_least=0, help="share of activations in a float format; 0: none"
     )
     datatypes: str = setting(
-        "int", choices=("int", "search"), help="8-bit activations: integers, or the better format"
+        "int",
+        choices=("int", "search"),
+        help="format of 8-bit activations: integers, or the format with the lower error",
     )
-    num_queries: int = setting(4, at_least=1, help="random directions a step (q)")
+    num_queries: int = setting(4, at_least=1, help="random directions per step (q)")
     eps: float = setting(
         None,
         above=0,
-        help="perturbation scale, in grid steps of what is trained (int4: 0.5, int8 and adapters: 1)",
+        help="perturbation scale in quantization steps (int4: 0.5, int8 and adapters: 1)",
     )
     learning_rate: float = setting(
         None,
         above=0,
         phase="run",
-        help="learning rate, of numbers in grid steps (int4: 3e-3, int8: 1, adapters: 1000)",
+        help="learning rate in quantization steps (int4: 3e-3, int8: 1, adapters: 1000)",
     )
 
     def __post_init__(self) -> None:
@@ -177,7 +183,7 @@ methods.register(
     "quzo",
     Method(
         name="quzo",
-        summary="zeroth-order training of int8 and int4 weights themselves, which stay integers (QuZO)",
+        summary="zeroth-order training of the int8 or int4 weights, which stay integers (QuZO)",
         config=QuzoConfig,
         passes=passes,
         reference_class="zoexport.methods.reference.quzo:QuzoReference",

@@ -16,9 +16,9 @@ class SenszoqConfig(TrainingSettings):
     """Settings of ``senszoq`` for ``--set`` and recipes."""
 
     mask: str | None = setting(
-        None, help="the file that says which weights are trained (zoexport sensitivity)"
+        None, help="mask file with the trained weights, from 'zoexport sensitivity'"
     )
-    num_queries: int = setting(4, at_least=1, help="random directions a step (q)")
+    num_queries: int = setting(4, at_least=1, help="random directions per step (q)")
     eps: float = setting(1e-3, above=0, phase="run", help="perturbation scale")
     learning_rate: float = setting(1e-4, above=0, phase="run", help="learning rate")
 

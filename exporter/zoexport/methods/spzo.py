@@ -23,10 +23,11 @@ class SpzoConfig(AdaptersOrWeights):
 
     split: str = setting(
         "",
-        help="second block: head, layer:K (what follows K layers) or last:K (full: head; lora: last:1)",
+        help="second block: head, layer:K (all after K layers) or last:K (default with full: head, with lora: last:1)",
     )
     perturbations: str = setting(
-        "1,4", help="P1,P2: directions of the first block, and of the second for each sign of one"
+        "1,4",
+        help="P1,P2: directions of the first block, and directions of the second per perturbation of the first",
     )
 
     rates: ClassVar[dict[str, float]] = {"lora": 1e-3, "full": 1e-5}

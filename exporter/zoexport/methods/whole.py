@@ -30,41 +30,41 @@ class WholeOrLayers(LoraSettings):
 
     rounds_layers: ClassVar[bool] = True
 
-    num_queries: int = setting(4, at_least=1, help="random directions a step (q)")
+    num_queries: int = setting(4, at_least=1, help="random directions per step (q)")
     eps: float = setting(1e-2, above=0, phase="run", help="perturbation scale")
     labels: int | None = setting(
         None,
         at_least=1,
-        help="label tokens in one call; a batch with more takes several (all; android-npu, ios-*: 8 a row)",
+        help="maximum label tokens per call; larger batches take several (all; android-npu, ios-*: 8 per row)",
     )
     granularity: str | None = setting(
         None,
         choices=("model", "layer"),
-        help="one program, or one for each distinct layer over mapped weights (host, android-cpu, android-gpu: layer; "
-        "else model)",
+        help="one program, or one per distinct layer over mapped weights (default: layer on host, android-cpu "
+        "and android-gpu, else model)",
     )
     optimizer: str = setting(
         "sgd",
         choices=("sgd", "momentum", "adam", "muon"),
-        help="the update rule; all but sgd take granularity=layer",
+        help="optimizer; all except sgd need granularity=layer",
     )
     beta1: float = setting(
         0.9,
         at_least=0,
         below=1,
-        help="of momentum, adam and muon: what a gradient counts of one a step younger",
+        help="beta1 of optimizer=momentum, adam and muon",
     )
     beta2: float = setting(
         0.99,
         at_least=0,
         below=1,
-        help="of adam: what a gradient's square counts of one a step younger",
+        help="beta2 of optimizer=adam",
     )
     horizon: int = setting(
         10,
         at_least=1,
         below=1001,
-        help="of momentum, adam and muon: steps whose gradients count in an update",
+        help="number of past steps that an update of momentum, adam and muon uses",
     )
 
     @property
