@@ -65,7 +65,7 @@ methods.register(
     "fzoo",
     Method(
         name="fzoo",
-        summary="zeroth-order LoRA-FA from one-sided differences, divided by the standard deviation of the losses (FZOO)",
+        summary="zeroth-order LoRA-FA from one-sided differences, divided by the losses' standard deviation (FZOO)",
         config=FzooConfig,
         passes=passes,
         reference_class="zoexport.methods.reference.fzoo:FzooReference",
