@@ -15,11 +15,15 @@ TIES = {"axk2", "deepseek_v32", "glm_moe_dsa"}
 LISTED = statuses(Path(__file__).parents[2] / "docs" / "results" / "architectures.md")
 
 
+KNOWN = set(model_types())
+"""Those of the installed transformers; the page is that of the newest."""
+
+
 def test_the_page_lists_every_architecture() -> None:
-    assert LISTED.keys() == set(model_types())
+    assert LISTED.keys() >= KNOWN and len(KNOWN) > 180
 
 
-@pytest.mark.parametrize("model_type", LISTED)
+@pytest.mark.parametrize("model_type", [name for name in LISTED if name in KNOWN])
 def test_it_passes_or_is_refused(model_type: str, tmp_path: Path) -> None:
     found = attempt(model_type, tmp_path)
     assert found.status != FAILED, found.reason

@@ -154,6 +154,7 @@ def _captured(planned: Plan, model: Any, graph: TrainingGraph, progress: Progres
     from zoexport.ir.capture import capture
     from zoexport.ir.verify import verify
     from zoexport.methods.split import decoding_passes
+    from zoexport.passes.find_linears import linear_weights
     from zoexport.passes.pipeline import run_passes
 
     config = planned.config
@@ -172,7 +173,7 @@ def _captured(planned: Plan, model: Any, graph: TrainingGraph, progress: Progres
     lengths = [one for one in planned.target.generating_lengths if one <= context]
     # These programs run on the CPU, even if the target quantizes the weights of its own programs.
     own = with_values(planned.target.programs_config(config), {"weights": config.weights})
-    modules = models.adapter_targets(model, *own.modules, captured.weights)
+    modules = models.adapter_targets(model, *own.modules, linear_weights(captured))
     passes = decoding_passes(own, modules, context=context, lengths=lengths)
     made = run_passes(captured, passes, progress)
     assert isinstance(made, LayerGraph)

@@ -96,11 +96,21 @@ def _passed(
     planned: Plan, model: Any, graph: ModelGraph, progress: Progress, *, values: bool = True
 ) -> TrainingGraph:
     from zoexport import models
+    from zoexport.passes.find_linears import linear_weights
     from zoexport.passes.pipeline import run_passes
 
     check_encoder(model, planned.method, planned.target, planned.config)
     config = planned.target.programs_config(planned.config)
-    modules = models.adapter_targets(model, *config.modules, graph.weights)
+    linear = linear_weights(graph)
+    modules = models.adapter_targets(model, *config.modules, linear)
+    left_out = {
+        path.rpartition(".")[2]
+        for path in models.linear_names(model)
+        if f"{path}.weight" in graph.weights.keys() - linear
+    }
+    if values and left_out and config.modules[0] == "all-linear":
+        names = ", ".join(sorted(left_out))
+        progress(f"leaving out {names}, whose weights are not only multiplied with", None)
     passes = [
         step
         for step in planned.method.passes(config, modules)

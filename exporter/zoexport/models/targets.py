@@ -45,7 +45,7 @@ def adapter_targets(
         targets: ``attention`` (query and value projections, or the fused one), ``all-linear``, or names separated
             by commas, each matching a whole path or its end after a dot, as in PEFT.
         layers: ``all``, ``last:K`` for the K last decoder layers, or their numbers from 0, separated by commas.
-        weights: names of the weights that the captured model reads; other layers, such as
+        weights: names of the weights that the captured model multiplies with; other layers, such as
             cross-attention, are skipped. None: all layers.
 
     Raises:

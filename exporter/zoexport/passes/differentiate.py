@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 from torch._decomp import get_decompositions
 from torch._subclasses import FakeTensorMode
+from torch.func import functionalize
 from torch.fx import Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -37,6 +38,7 @@ from zoexport.ir.graphs import (
     operand,
     output_node,
     remove_unused_weights,
+    writes,
     zo,
 )
 from zoexport.ir.normalize import normalize
@@ -134,6 +136,8 @@ def traced_backward(
     }
     with mode:
         traced = make_fx(gradients, decomposition_table=table)(*fake_inputs(inputs, mode))
+        if any(map(writes, traced.graph.nodes)):  # as clamp's gradient does
+            traced = make_fx(functionalize(traced))(*fake_inputs(inputs, mode))
     for number in chosen:
         value = given[number]
         role = "input_gradient" if value.role == "activation" else "state_gradient"

@@ -35,6 +35,24 @@ def find_linears(graph: TrainingGraph) -> TrainingGraph:
     return graph
 
 
+def linear_weights(graph: TrainingGraph) -> set[str]:
+    """Return the names of the frozen weights that each program which reads them multiplies with, before the rewrite."""
+    found: set[str] = set()
+    others: set[str] = set()
+    for program in graph.programs.values():
+        for name, weight in placeholders(program).items():
+            if name not in graph.weights or graph.weights[name].dim() != 2 or not weight.users:
+                continue
+            multiplied = any(
+                is_call(product, aten.matmul, aten.mm) and product.args[1] is user
+                for user in weight.users
+                if _untransposed(user) is weight
+                for product in user.users
+            ) or any(is_call(user, aten.linear) and user.args[1] is weight for user in weight.users)
+            (found if multiplied else others).add(name)
+    return found - others
+
+
 def _rewrite(graph: TrainingGraph, program: Program) -> None:
     weights = {
         node

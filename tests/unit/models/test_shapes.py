@@ -103,7 +103,7 @@ def test_a_plan_writes_no_weights(cache: Path) -> None:
         recipe=None,
         progress=lambda *_: None,
     )
-    assert found["model"] == "tiny-random"
+    assert found["model"] == "shape:tiny"
     assert not cache.exists()
 
 

@@ -227,3 +227,15 @@ def test_what_only_chooses_has_the_gradient_zero() -> None:
         found = dict(zip((v.name for v in program.outputs), program.module(*values), strict=True))
     assert found["hidden"].any()
     assert not found["lora_B.linear"].any()
+
+
+class _Clamped(Layer):
+    """Clamps from both sides, whose gradient in PyTorch writes into an operand (Mamba 2's time steps)."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.clamp(self.linear(x), -0.5, 0.5)
+
+
+def test_gradients_through_a_clamp() -> None:
+    _, graph = small([_Clamped()], "differentiate", targets=BODY[:1], any_length=False)
+    check_gradients(graph, "layer.0", 13)

@@ -7,7 +7,7 @@ from torch import nn
 
 from tests.support.graphs import WIDTH, captured, operators, tokens
 from zoexport.ir.interpret import interpret
-from zoexport.passes.find_linears import find_linears
+from zoexport.passes.find_linears import find_linears, linear_weights
 
 
 class _ByHand(nn.Module):
@@ -32,3 +32,21 @@ def test_weight_products_become_linear_and_computed_ones_stay() -> None:
     torch.testing.assert_close(
         interpret(graph, "forward", {"tokens": x})["logits"], model(x).logits
     )
+
+
+class _OnlyItsWeight(nn.Module):
+    """Two linear layers; the weight of one is also read without a product, as Mamba reads dt_proj's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain = nn.Linear(WIDTH, WIDTH)
+        self.read = nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.plain(x) + self.read.weight.sum(0)
+
+
+def test_weights_that_are_only_read_are_no_linear_layers() -> None:
+    _, graph = captured(_OnlyItsWeight())
+    names = {name for name in linear_weights(graph) if "body" in name}
+    assert names == {"body.plain.weight"}

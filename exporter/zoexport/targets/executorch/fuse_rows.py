@@ -42,6 +42,10 @@ from zoexport.targets.executorch.row_writer import RowWriter
 
 _MOST_DIMS = 5
 _MOST_TOGETHER = 8 << 20
+_MOST_DEPTH = 128
+"""Calls in a row that one program computes: a :class:`RowWriter` recurses over them."""
+_MOST_REGISTERS = 256
+"""Of a row program (``kRowMaxRegisters`` in runtime_ops/kernels/row_program.h)."""
 """Bytes of the results of one program: all of them, and all that it reads, are in memory at once."""
 
 
@@ -96,6 +100,7 @@ class _Fusion:
                 for arg in node.all_input_nodes:
                     if isinstance(arg.meta.get("val"), torch.Tensor):
                         self._require(arg)
+        self._divide_chains()
         for root in list(self.roots):
             try:
                 self.roots[root] = {leaf.node for leaf in self.leaves(root)}
@@ -103,6 +108,16 @@ class _Fusion:
                 del self.roots[root]
                 self.plain.add(root)
         return before != (len(self.roots), len(self.plain))
+
+    def _divide_chains(self) -> None:
+        """Store every value that is computed by too many calls in a row."""
+        depths: dict[Node, int] = {}
+        for node in self.old.nodes:
+            if node.op == "call_function" and not self._is_leaf(node):
+                depth = 1 + max((depths.get(arg, 0) for arg in node.all_input_nodes), default=0)
+                if depth > _MOST_DEPTH:
+                    self._root(node)
+                depths[node] = 0 if node in self.roots else depth
 
     def _require(self, node: Node) -> None:
         """Note that a call reads ``node`` whole: the value below its layouts is stored, or a copy in its order."""
@@ -123,9 +138,19 @@ class _Fusion:
         """
         if len(shape_of(root)) - 1 > _MOST_DIMS or root.meta["val"].dtype != torch.float32:
             raise NotReadable
-        found = RowWriter(self.read, [root]).leaves()
+        writer = RowWriter(self.read, [root])
+        found = writer.leaves()
         if not found:  # a constant
             raise NotReadable
+        if not writer.fits(_MOST_REGISTERS):
+            inner = [
+                node for node in writer.nodes() if node is not root and not self._is_leaf(node)
+            ]
+            if not inner:
+                raise NotReadable
+            self._root(
+                inner[len(inner) // 2]
+            )  # stored, so that two programs compute what one cannot
         return found
 
     def read(
@@ -192,7 +217,11 @@ class _Fusion:
         """Return whether to compute a result with others: they share reads and are small."""
         together = sum(node.meta["val"].nbytes for node in (root, *group))
         shared = any(self.roots[root] & self.roots[other] for other in group)
-        return shared and together <= _MOST_TOGETHER
+        return (
+            shared
+            and together <= _MOST_TOGETHER
+            and RowWriter(self.read, [*group, root]).fits(_MOST_REGISTERS)
+        )
 
     def _operands(self, node: Node) -> list[Node]:
         """Return the stored values that a call of its own reads."""

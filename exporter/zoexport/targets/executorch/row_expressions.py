@@ -234,7 +234,7 @@ class Emitter:
         if is_call(node, aten.clamp):
             row = self._value(given[0])
             for op, bound in zip((Op.MAX, Op.MIN), given[1:], strict=False):
-                row = row if bound is None else self.instruct(op, width, row, self.constant(bound))
+                row = row if bound is None else self.instruct(op, width, row, self._value(bound))
             return row
         return self.constant(float(given[1]) if is_call(node, aten.full, aten.full_like) else 0.0)
 

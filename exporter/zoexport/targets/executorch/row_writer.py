@@ -50,6 +50,14 @@ class RowWriter:
         """Return the reads, in the order of the program's inputs."""
         return self.found
 
+    def nodes(self) -> list[Node]:
+        """Return the nodes that the program computes or reads, operands first."""
+        return list(dict.fromkeys(node for node, _ in self.computed))
+
+    def fits(self, registers: int) -> bool:
+        """Return whether the program needs at most that many registers."""
+        return len(self.program.widths) <= registers
+
     def encoded(self) -> tuple[list[int], list[float]]:
         """Return the code and the constants."""
         return self.program.encoded(), self.program.constants

@@ -60,6 +60,7 @@ ONE_PROGRAM: dict[str, tuple[Callable[..., Any], Tensors]] = {
     "where": (lambda x, y: torch.where(x > 0, y, -1.0 * x), (X, Y)),
     "where, with a number": (lambda x: torch.where(x.ge(0.5), x, torch.zeros_like(x)), (X,)),
     "clamp": (lambda x: torch.clamp(x, -0.5, 0.25), (X,)),
+    "clamp by values": (lambda x, c: torch.clamp(x, min=c), (X, COLUMN)),
     "clamp from above": (lambda x: torch.clamp(x, max=0.25), (X,)),
     "a column and a row": (lambda x, c, r: (x - c) / r.abs() + c, (X, COLUMN, ROW)),
     "amax": (lambda x: x - x.amax(-1, keepdim=True), (X,)),
@@ -295,3 +296,27 @@ def test_attention_writes_no_matrix_of_scores() -> None:
     graph, _ = tiny_graph("llama")
     for name in ("layer.0@48", "layer.0.backward@48"):
         assert squares(fused(graph.programs[name])) == []
+
+
+def test_a_chain_that_needs_too_many_registers_is_divided() -> None:
+    """Unrolled scans of Mamba are one such chain; the runtime's programs have at most 256 registers."""
+
+    def chain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        total = x
+        for step in range(300):
+            total = total * 0.5 + y * (step + 1)
+        return total
+
+    found = check(chain, X, Y)
+    assert len(row_programs(found)) > 1
+
+
+def test_results_that_need_too_many_registers_together_are_computed_apart() -> None:
+    def both(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        first, second = x, y
+        for step in range(60):
+            first = first * 0.5 + y * (step + 1)
+            second = second * 0.25 + x * (step + 2)
+        return first, second
+
+    assert len(row_programs(check(both, X, Y))) > 1
