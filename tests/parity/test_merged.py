@@ -231,7 +231,7 @@ def test_the_type_of_the_original_weights_is_kept(tmp_path: Path) -> None:
     [
         ("mebp", "peft", {"dtype": "fp16"}, "dtype 'fp16'.*the format 'peft'"),
         ("mebp", "merged", {"dtype": "f16"}, "dtype 'f16'.*fp32, fp16, bf16"),
-        ("senszoq", "gguf", {}, "trains chosen weights.*Use --format merged"),
+        ("senszoq", "gguf", {}, 'trains chosen weights.*Use format="merged"'),
         ("senszoq", "merged", {"outtype": "f16"}, "outtype 'f16'.*the format 'merged'"),
         ("mebp", "peft", {"outtype": "f16"}, "outtype 'f16'.*the format 'peft'"),
         ("mebp", "gguf", {"outtype": "f61"}, "outtype 'f61'.*f32, f16, q8_0"),
