@@ -7,7 +7,7 @@ trace identical calls of layers and lengths again.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import getitem
 from types import MappingProxyType
 from typing import Any
@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions
 from torch.func import functionalize
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 
 from zoexport.ir.fakes import Known, static_mode
+from zoexport.ir.graphs import writes
 
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _MOST_PARTS = 1 << 11
@@ -29,6 +30,14 @@ _MOST_PARTS = 1 << 11
 def core_decompositions() -> Mapping[Any, Callable[..., Any]]:
     """torch's decompositions to core operators; it goes through all operators that there are, each time it is asked."""
     return MappingProxyType({**core_aten_decompositions()})
+
+
+def without_writes(traced: GraphModule, inputs: Sequence[torch.Tensor]) -> GraphModule:
+    """Return a traced function without in-place operators, which some decompositions and gradients of PyTorch use."""
+    if not any(map(writes, traced.graph.nodes)):
+        return traced
+    made: GraphModule = make_fx(functionalize(traced))(*inputs)
+    return made
 
 
 class Decompositions:
@@ -91,7 +100,7 @@ class Decompositions:
             # New tensors: the same recorded tensor may be passed twice.
             map_arg((node.args, node.kwargs), lambda arg: tensors.append(_another(arg.meta["val"])))
             traced = make_fx(functionalize(called), decomposition_table=self._table)(*tensors)
-        return traced.graph
+            return without_writes(traced, tensors).graph
 
 
 def _another(value: torch.Tensor) -> torch.Tensor:

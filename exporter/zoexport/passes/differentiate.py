@@ -26,19 +26,17 @@ import torch
 from torch import Tensor
 from torch._decomp import get_decompositions
 from torch._subclasses import FakeTensorMode
-from torch.func import functionalize
 from torch.fx import Interpreter, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from zoexport.core.graph import LayerGraph, Program, Value
 from zoexport.core.interpreted import InterpretedGraph
-from zoexport.ir.decompose import core_decompositions
+from zoexport.ir.decompose import core_decompositions, without_writes
 from zoexport.ir.graphs import (
     aten,
     operand,
     output_node,
     remove_unused_weights,
-    writes,
     zo,
 )
 from zoexport.ir.normalize import normalize
@@ -136,8 +134,7 @@ def traced_backward(
     }
     with mode:
         traced = make_fx(gradients, decomposition_table=table)(*fake_inputs(inputs, mode))
-        if any(map(writes, traced.graph.nodes)):  # as clamp's gradient does
-            traced = make_fx(functionalize(traced))(*fake_inputs(inputs, mode))
+        traced = without_writes(traced, fake_inputs(inputs, mode))
     for number in chosen:
         value = given[number]
         role = "input_gradient" if value.role == "activation" else "state_gradient"

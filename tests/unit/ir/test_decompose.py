@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from zoexport.core.graph import Program, Value
 from zoexport.core.interpreted import InterpretedGraph
 from zoexport.ir.decompose import Decompositions, core_decompositions
-from zoexport.ir.graphs import aten, placeholders
+from zoexport.ir.graphs import aten, placeholders, writes
 from zoexport.ir.shapes import record_shapes
 
 
@@ -72,3 +72,13 @@ def test_what_a_call_is_given_twice() -> None:
     product, same = InterpretedGraph(made)(x)
     torch.testing.assert_close(product, x @ x)
     torch.testing.assert_close(same, x)
+
+
+def test_decompositions_that_write_into_values_are_made_functional() -> None:
+    """PyTorch's decomposition of rms_norm adds eps in place."""
+    x, weight = torch.randn(2, 6), torch.randn(6)
+    program = _program(lambda x, w: [torch.rms_norm(x, (6,), w, 1e-5)], x, weight)
+    graph = Decompositions(core_decompositions()).apply(program.module.graph)
+    assert not any(map(writes, graph.nodes))
+    (found,) = InterpretedGraph(graph)(x, weight)
+    torch.testing.assert_close(found, torch.rms_norm(x, (6,), weight, 1e-5))
