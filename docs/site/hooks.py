@@ -103,9 +103,8 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
         line = f'<a href="{repository}/edit/main/{source}">Edit this page</a>'
     else:
         line = f"Source of this page: <code>{source}</code>"
-    html = html.replace(
-        "<code>Sentinel.UNSET</code>", ""
-    )  # mkdocs-click: an option without a default
+    # What mkdocs-click writes for an option without a default.
+    html = html.replace("<code>Sentinel.UNSET</code>", "")
     return _ROLE.sub(r"<code>\1</code>", html) + f'\n<p class="source">{line}</p>'
 
 

@@ -206,7 +206,7 @@ uint64_t Session::steps_of_a_snapshot() const {
   return snapshot_every(values * queries() * manifest_.step.update.horizon);
 }
 
-// --- Training, with validation on held-out examples (docs/formats.md, "JSON files of a run") ----------------------------------
+// --- Training, with validation on held-out examples (docs/formats.md, "JSON files of a run") ---------
 
 Result<std::optional<Evaluations>> Session::asked_validation(const Validation& asked, uint64_t total_steps) const {
   const std::string where = state_ ? state_->path() : "session";

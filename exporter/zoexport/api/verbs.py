@@ -200,10 +200,6 @@ def sign(
             fix="Pass it with password=.",
         )
 
-    def given() -> str:
-        assert isinstance(password, str)
-        return password
-
     folder = bundle.path if isinstance(bundle, session.Bundle) else Path(bundle)
-    ask = password if callable(password) else missing if password is None else given
+    ask = missing if password is None else password if callable(password) else lambda: str(password)
     return Signed.of(sign_bundle(folder, key=Path(key), password=ask))

@@ -103,14 +103,12 @@ def _passed(
     config = planned.target.programs_config(planned.config)
     linear = linear_weights(graph)
     modules = models.adapter_targets(model, *config.modules, linear)
-    left_out = {
-        path.rpartition(".")[2]
-        for path in models.linear_names(model)
-        if f"{path}.weight" in graph.weights.keys() - linear
-    }
-    if values and left_out and config.modules[0] == "all-linear":
-        names = ", ".join(sorted(left_out))
-        progress(f"leaving out {names}, whose weights are not only multiplied with", None)
+    if values and config.modules[0] == "all-linear":
+        others = graph.weights.keys() - linear
+        skipped = [path for path in models.linear_names(model) if f"{path}.weight" in others]
+        if skipped:
+            names = ", ".join(sorted({path.rpartition(".")[2] for path in skipped}))
+            progress(f"leaving out {names}, whose weights are not only multiplied with", None)
     passes = [
         step
         for step in planned.method.passes(config, modules)

@@ -40,39 +40,42 @@ def linear_weights(graph: TrainingGraph) -> set[str]:
     found: set[str] = set()
     others: set[str] = set()
     for program in graph.programs.values():
-        for name, weight in placeholders(program).items():
-            if name not in graph.weights or graph.weights[name].dim() != 2 or not weight.users:
-                continue
-            multiplied = any(
-                is_call(product, aten.matmul, aten.mm) and product.args[1] is user
-                for user in weight.users
-                if _untransposed(user) is weight
-                for product in user.users
-            ) or any(is_call(user, aten.linear) and user.args[1] is weight for user in weight.users)
-            (found if multiplied else others).add(name)
+        multiplied = set(map(_weight_of, program.module.graph.nodes))
+        for name, weight in _weights(graph, program).items():
+            if weight.users:
+                (found if weight in multiplied else others).add(name)
     return found - others
 
 
 def _rewrite(graph: TrainingGraph, program: Program) -> None:
-    weights = {
-        node
-        for name, node in placeholders(program).items()
-        if name in graph.weights and graph.weights[name].dim() == 2
-    }
+    weights = set(_weights(graph, program).values())
     nodes = program.module.graph
     for product in list(nodes.nodes):
-        if not is_call(product, aten.matmul, aten.mm):
-            continue
-        x, transposed = product.args
-        weight = _untransposed(transposed)
-        if weight not in weights:
+        weight = _weight_of(product)
+        if is_call(product, aten.linear) or weight not in weights:
             continue
         with nodes.inserting_before(product):
-            linear = call(nodes, aten.linear.default, x, weight)
+            linear = call(nodes, aten.linear.default, operand(product), weight)
         keep_path(linear, product)
         product.replace_all_uses_with(linear)
         nodes.erase_node(product)
     remove_unused_weights(program)
+
+
+def _weights(graph: TrainingGraph, program: Program) -> dict[str, Node]:
+    """Return the inputs of a program that are frozen matrices, by name."""
+    return {
+        name: node
+        for name, node in placeholders(program).items()
+        if name in graph.weights and graph.weights[name].dim() == 2
+    }
+
+
+def _weight_of(product: Node) -> Node | None:
+    """Return W of ``linear(x, W)``, or of a product of x and the transpose of a matrix W."""
+    if is_call(product, aten.linear):
+        return operand(product, 1)
+    return _untransposed(product.args[1]) if is_call(product, aten.matmul, aten.mm) else None
 
 
 def _untransposed(node: object) -> Node | None:

@@ -170,7 +170,8 @@ def _card(
     lora = ["lora"] if library == _PEFT else []
     front["tags"] = ["zoexport", bundle.method, *lora]
     name = base or str(bundle.manifest["model"]["name"])
-    rows = {"Base model": name, "Method": bundle.method, **_run(bundle, state, last)}
+    about = None if state is None or (state / FEDERATION).is_file() else describe_state(state)
+    rows = {"Base model": name, "Method": bundle.method, **_run(bundle, state, about, last)}
     return "\n".join(
         [
             "---",
@@ -186,7 +187,7 @@ def _card(
             "",
             "## Settings",
             "",
-            *_table(("Setting", "Value"), _settings(bundle, state), code=True),
+            *_table(("Setting", "Value"), _settings(bundle, about), code=True),
             "",
             *_loading(bundle, library, base or "path/to/model", repo),
             "",
@@ -207,16 +208,17 @@ def _base_of(bundle: Bundle) -> str | None:
     )
 
 
-def _run(bundle: Bundle, state: Path | None, last: bool) -> dict[str, str]:
-    """Return the facts about a run by name."""
+def _run(
+    bundle: Bundle, state: Path | None, about: Mapping[str, Any] | None, last: bool
+) -> dict[str, str]:
+    """Return the facts about a run by name; ``about`` describes its state unless it is a federation's."""
     if state is None:
         return {"Steps": "0"}
     with bundle.session(engine=no_programs) as session:
         steps = attach(session, state, last=last)
-        if (state / FEDERATION).is_file():
+        if about is None:
             return {"Steps": f"{steps} rounds"}
         losses = [session.record(index).loss for index in (0, steps - 1)] if steps > 0 else []
-    about = describe_state(state)
     found = {"Steps": str(steps)}
     if about["data"] is not None and "examples" in about["data"]:
         found["Training examples"] = str(about["data"]["examples"])
@@ -231,10 +233,8 @@ def _run(bundle: Bundle, state: Path | None, last: bool) -> dict[str, str]:
     return found
 
 
-def _settings(bundle: Bundle, state: Path | None) -> dict[str, str]:
-    settings = bundle.settings
-    if state is not None and not (state / FEDERATION).is_file():
-        settings |= describe_state(state)["settings"] or {}
+def _settings(bundle: Bundle, about: Mapping[str, Any] | None) -> dict[str, str]:
+    settings = bundle.settings | ((about or {}).get("settings") or {})
     return {
         name: str(settings[name])
         for name in _SETTINGS

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
-from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias
 
 from zoexport.core.progress import Notice, Progress, silent
@@ -183,12 +182,7 @@ class Phases:
             _say(f"{self._title}: {phase}")
         self._phase = phase
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
@@ -269,12 +263,7 @@ class Steps:
         memory = f"{step.anonymous_bytes / 1e6:.0f} MB" if step.anonymous_bytes else "- MB"
         return f"loss {step.loss:.4f}  {rate:.2f} steps/s  {memory}  {clock} left"
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 

@@ -29,7 +29,7 @@ from ctypes import (
     c_void_p,
 )
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Literal, TypeVar
 
 from zoexport.core.errors import (
@@ -445,12 +445,7 @@ class Closing(ABC):
     def __enter__(self: _Self) -> _Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
