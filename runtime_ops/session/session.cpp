@@ -24,15 +24,19 @@ Failure argument(const std::string& where, const std::string& found, const std::
 
 // Select the requested engine's programs in the manifest.
 Status choose_engine(Manifest& manifest, const std::string& name) {
-  if (name.empty() || name == manifest.engine) {
+  if (name.empty()) {
     return {};
   }
-  if (!manifest.fallback || name != manifest.fallback->engine) {
-    const std::string others = manifest.fallback ? " or " + manifest.fallback->engine : "";
-    return Failure{ZO_INVALID_ARGUMENT, "engine", name, manifest.engine + others + ", whose programs the bundle has",
-                   "Choose one of these, or none."};
+  std::string known = manifest.engine;
+  while (name != manifest.engine) {
+    if (!manifest.fallback) {
+      return Failure{ZO_INVALID_ARGUMENT, "engine", name, known + ", whose programs the bundle has",
+                     "Choose one of these, or none."};
+    }
+    const std::string before = manifest.engine;
+    manifest = Manifest(*manifest.fallback);  // a copy first: the manifest owns it
+    known += before == manifest.engine ? "" : " or " + manifest.engine;
   }
-  manifest.fall_back();
   return {};
 }
 
@@ -74,7 +78,7 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
     session->slots_->hold(TwoCopies(session->slots_->copy_bytes()), /*keep=*/false);
   }
   session->run_ = known.settings;
-  if (auto engine = session->make_engine(known.engine); engine.ok()) {
+  if (auto engine = session->make_engine(known); engine.ok()) {
     ZO_TRY(session->run_on(std::move(*engine)));
   } else {
     ZO_TRY(session->fall_back(engine.failure()));
@@ -82,12 +86,16 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& bundle, const 
   return session;
 }
 
+Result<std::unique_ptr<Engine>> Session::make_engine(const Manifest& manifest) const {
+  if (!options_.engine) {
+    ZO_TRY(check_backends(manifest, files_));
+  }
+  return make_engine(manifest.engine);
+}
+
 Result<std::unique_ptr<Engine>> Session::make_engine(const std::string& name) const {
   if (options_.engine) {
     return make_callback_engine(*options_.engine);
-  }
-  if (name == manifest_.engine) {
-    ZO_TRY(check_backends(manifest_, files_));
   }
   return name == "executorch" || name == "qnn" ? make_executorch_engine(manifest_, files_, options_.threads)
          : name == "mlx"                       ? load_mlx_engine(files_)
@@ -114,13 +122,28 @@ Status Session::run_on(std::unique_ptr<Engine> engine) {
 }
 
 Status Session::fall_back(const Failure& failure) {
-  const bool chosen = options_.engine || !options_.engine_name.empty();
-  if (chosen || !manifest_.fallback || failure.code != ZO_ENGINE_ERROR) {
+  if (options_.engine || failure.code != ZO_ENGINE_ERROR) {
     return failure;
   }
-  ZO_ASSIGN(engine, make_engine(manifest_.fallback->engine));
-  notice_ = "Engine " + manifest_.engine + " failed (" + failure.where + ": " + failure.found + "). Engine " +
-            manifest_.fallback->engine + " runs the programs instead.";
+  Failure last = failure;
+  for (std::shared_ptr<const Manifest> next = manifest_.fallback; next != nullptr; next = next->fallback) {
+    if (!options_.engine_name.empty() && options_.engine_name != next->engine) {
+      break;
+    }
+    auto engine = make_engine(*next);
+    if (engine.ok()) {
+      return switch_to(*next, std::move(*engine), failure);
+    }
+    last = engine.failure();
+  }
+  return last;
+}
+
+Status Session::switch_to(const Manifest& other, std::unique_ptr<Engine> engine, const Failure& failure) {
+  if (other.engine != manifest_.engine) {  // else these are programs for another chip
+    notice_ = "Engine " + manifest_.engine + " failed (" + failure.where + ": " + failure.found + "). Engine " +
+              other.engine + " runs the programs instead.";
+  }
   // Each object here refers to the objects reset after it, and to the manifest's programs.
   forget();
   generating_.reset();
@@ -131,7 +154,7 @@ Status Session::fall_back(const Failure& failure) {
   weights_.reset();
   programs_.reset();
   engine_.reset();
-  manifest_.fall_back();
+  manifest_ = Manifest(other);
   ZO_TRY(run_on(std::move(engine)));
   if (recorded_ && state_ && state_->writable()) {
     note_engine(*recorded_);

@@ -258,23 +258,25 @@ class Session {
   // the newest that are certain, and then drop the later records.
   Status resume();
   Status resume_copies();
-  // Return the host's engine if there is one, else the engine of this name.
+  // Return the host's engine if there is one, else the manifest's, whose backends must be here, or that of a name.
+  Result<std::unique_ptr<Engine>> make_engine(const Manifest& manifest) const;
   Result<std::unique_ptr<Engine>> make_engine(const std::string& name) const;
   // Create the objects that run the manifest's programs on an engine.
   Status run_on(std::unique_ptr<Engine> engine);
-  // Switch to the manifest's fallback engine after an engine failure; its programs train the same slots. Return
-  // `failure` if there is no fallback, the host chose the engine, or the failure is of another kind.
+  // Switch to the manifest's fallback after an engine failure; its programs train the same slots. Return `failure` if
+  // there is no fallback, the host chose an engine that it is not for, or the failure is of another kind.
   Status fall_back(const Failure& failure);
+  Status switch_to(const Manifest& other, std::unique_ptr<Engine> engine, const Failure& failure);
   // Return the result of `body`, which runs programs and changes nothing if it fails. If the engine fails, repeat
-  // `body` with the fallback engine.
+  // `body` with the next fallback.
   template <typename Body>
   auto or_fall_back(const Body& body) -> decltype(body()) {
     auto given = body();
-    if (given.ok()) {
-      return given;
+    while (!given.ok()) {
+      ZO_TRY(fall_back(given.failure()));
+      given = body();
     }
-    ZO_TRY(fall_back(given.failure()));
-    return body();
+    return given;
   }
   // Add the engine to a run's changes unless its last steps used the same engine.
   void note_engine(RunRecord& run) const;

@@ -52,9 +52,9 @@ Status Session::attach(const std::string& folder, const AttachOptions& options) 
 
 Status Session::verify_programs() {
   if (!options_.engine) {
-    for (const Manifest* manifest : {&std::as_const(manifest_), manifest_.fallback.get()}) {
-      for (size_t i = 0; manifest != nullptr && i < manifest->programs.size(); ++i) {
-        ZO_TRY(files_.check(manifest->programs[i].file));
+    for (const Manifest* manifest = &manifest_; manifest != nullptr; manifest = manifest->fallback.get()) {
+      for (const ProgramSpec& program : manifest->programs) {
+        ZO_TRY(files_.check(program.file));
       }
     }
   }

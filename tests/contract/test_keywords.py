@@ -30,7 +30,8 @@ def hint(key: str) -> str:
     for config in (methods.get(name).config for name in methods.names()):
         if key in fields(config):
             field, info = fields(config)[key]
-            kinds.add(typing.get_type_hints(config)[field.name].__name__)
+            kind = typing.get_type_hints(config)[field.name]
+            kinds.add(getattr(kind, "__name__", str(kind).removesuffix(" | None")))
             choices |= dict.fromkeys(info.choices)
     (kind,) = kinds
     return f"Literal[{', '.join(map(repr, choices))}] | None" if choices else f"{kind} | None"

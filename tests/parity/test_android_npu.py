@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.compiled import Compiler
+from tests.support.compiled import Compiler, compile_tiny
 from tests.support.generation import adapted, greedy, prompt_of, reference
 from tests.support.qnn import needs_qnn
 from tests.support.sessions import make_dataset
@@ -25,9 +26,9 @@ from zoexport.compiler.build import compile_bundle
 from zoexport.compiler.parity_inner import compare_inner
 from zoexport.compiler.parity_signs import compare_signs
 from zoexport.core import qnn
-from zoexport.core.errors import ConfigError, LoweringError
+from zoexport.core.errors import ConfigError, LoweringError, ZoExportError
 from zoexport.session import Session, describe_state
-from zoexport.targets.executorch.qnn import form
+from zoexport.targets.executorch.qnn import form, partition
 
 # One at a time: threads of two emulations wait for each other, spinning.
 pytestmark = [pytest.mark.parity, pytest.mark.slow, needs_qnn]
@@ -64,6 +65,33 @@ def test_losses_are_those_of_fp32(
     result = Bundle.open(Path(compiled["bundle"])).parity(steps=steps, progress=quietly).as_dict()
     assert result["passed"] and result["max_relative_loss_error"] < 5e-3
     assert result["max_relative_state_error"] < 1e-6
+
+
+@pytest.mark.parametrize("activations", ["fp32", "int16"])
+def test_large_models_are_divided_into_contexts(
+    activations: str, compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition, "WEIGHTS", 40_000)
+    settings = {**SHAPE, "activations": activations, "weights": "int4", "num_queries": 1}
+    shown: list[float] = []
+
+    def progress(phase: str, share: float | None) -> None:
+        if phase.startswith("lowering to the NPU") and share is not None:
+            shown.append(share)
+
+    output = tmp_path / "divided"
+    compiled = compile_tiny(compiler.model("qwen2"), output, progress=progress, **settings)
+    count = compiled["delegates"]
+    assert count > 2 and shown == [number / count for number in range(count)]
+    whole = compiler.bundle("qwen2", **settings)
+    examples = [([(prompt_of(5 + row, VOCAB_SIZE),) * 2], 0) for row in range(8)]
+    losses = []
+    for bundle in (output, whole):
+        with Session.open(bundle) as session, make_dataset(examples) as dataset:
+            session.train(dataset, 2)
+            losses.append(session.evaluate(dataset).loss)
+    divided, undivided = losses
+    assert divided == pytest.approx(undivided, rel=1e-3)
 
 
 @pytest.mark.parametrize("activations", ["fp32", "int16"])
@@ -135,7 +163,7 @@ def test_a_killed_run_resumes_and_the_cpu_continues_it_without_qnn(
     compiler: Compiler, tmp_path: Path
 ) -> None:
     settings = {**SHAPE, "num_queries": 1, "learning_rate": 1e-3, "weights": "int4"}
-    bundle = compiler.bundle("llama_tied", generate=True, **settings)
+    bundle = compiler.bundle("llama_tied", generate=True, soc="SM8650,SM8750", **settings)
     data, log = tmp_path / "data.jsonl", tmp_path / "npu" / "trajectory.log"
     data.write_text('{"prompt": "The film is ", "completion": "great"}\n' * 8)
     killed = train(bundle, data, tmp_path / "npu", 20)
@@ -157,6 +185,38 @@ def test_a_killed_run_resumes_and_the_cpu_continues_it_without_qnn(
     assert [(one["step"], one["key"], one["new"]) for one in changes] == [
         (20, "engine", "executorch")
     ]
+
+
+def test_a_phone_tries_the_chips_in_their_order(compiler: Compiler, tmp_path: Path) -> None:
+    settings = {**SHAPE, "num_queries": 1, "weights": "int4"}
+    bundle = compiler.bundle("llama_tied", generate=True, soc="SM8650, SM8750", **settings)
+    first = json.loads((bundle / "manifest.json").read_text())
+    second = first["fallback"]
+    assert [one["engine"] for one in (first, second, second["fallback"])] == [
+        "qnn",
+        "qnn",
+        "executorch",
+    ]
+    files = [one["programs"][0]["file"] for one in (first, second, second["fallback"])]
+    assert files == ["model.pte", "SM8750-model.pte", "fallback.pte"]
+    examples = [([(prompt_of(5 + row, VOCAB_SIZE),) * 2], 0) for row in range(8)]
+    found = []
+    for broken in (0, 1, 2):
+        altered = shutil.copytree(bundle, tmp_path / str(broken))
+        for file in files[:broken]:
+            size = (altered / file).stat().st_size
+            (altered / file).write_bytes(bytes(size))
+        with Session.open(altered, verify=False) as session, make_dataset(examples) as dataset:
+            session.train(dataset, 2)
+            found.append((session.info.engine, session.evaluate(dataset).loss))
+    assert [engine for engine, _ in found] == ["qnn", "qnn", "executorch"]
+    assert [loss for _, loss in found] == pytest.approx([found[0][1]] * 3, rel=1e-3)
+    with (
+        Session.open(tmp_path / "2", verify=False, engine_name="qnn") as session,
+        make_dataset(examples) as dataset,
+        pytest.raises(ZoExportError, match=r"SM8750-model\.pte"),
+    ):
+        session.train(dataset, 1)
 
 
 FEW_COPIES = Case(

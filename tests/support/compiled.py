@@ -10,6 +10,7 @@ from tests.support.masks import write_random_mask
 from tests.support.tiny_models import save_tiny
 from zoexport.compiler.build import compile_bundle
 from zoexport.core.config import fields
+from zoexport.core.progress import Progress, silent
 from zoexport.methods import methods
 
 SEQ = 24
@@ -62,6 +63,7 @@ def compile_tiny(
     target: str = "host",
     *,
     verify: bool | None = False,
+    progress: Progress = silent,
     **settings: Any,
 ) -> dict[str, Any]:
     """Compile a tiny model for a short sequence; settings with ``__`` for a dot.
@@ -85,5 +87,5 @@ def compile_tiny(
         recipe=None,
         force=False,
         verify=verify,
-        progress=lambda *_: None,
+        progress=progress,
     )

@@ -32,13 +32,14 @@ def install_phones(folder: Path, monkeypatch: pytest.MonkeyPatch, abi: str = "x8
     return phones
 
 
-def add_phone(phones: Path, serial: str, abi: str = "x86_64") -> Path:
-    """Add a phone for that machine code; its folder."""
+def add_phone(phones: Path, serial: str, abi: str = "x86_64", soc: str = "SM8650") -> Path:
+    """Add a phone for that machine code and chip; its folder."""
     phone = phones / serial
-    (phone / "data" / "local" / "tmp").mkdir(parents=True)
+    (phone / "data" / "local" / "tmp").mkdir(parents=True, exist_ok=True)
     properties = {
         "ro.product.cpu.abi": abi,
         "ro.product.model": "Fake Phone",
+        "ro.soc.model": soc,
         "ro.build.version.release": "15",
     }
     (phone / "properties.json").write_text(json.dumps(properties))

@@ -59,6 +59,7 @@ def compile(
     lora_r: int | None = None,
     lora_alpha: float | None = None,
     weights: Literal["fp32", "int8", "int4"] | None = None,
+    soc: str | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Bundle:
     """Compile a model into a bundle.
@@ -84,6 +85,7 @@ def compile(
         batch_size: examples per step.
         lora_r, lora_alpha: rank of the adapters, which are scaled by alpha / r.
         weights: format of the frozen weights.
+        soc: chips of an NPU, such as ``"SM8650,SM8750"``, or ``"auto"``: that of the connected phone.
         settings: other settings of the method (``zoexport methods``), such as ``{"lora.dropout": 0.1}``.
 
     Raises:
@@ -101,6 +103,7 @@ def compile(
             lora_r=lora_r,
             lora_alpha=lora_alpha,
             weights=weights,
+            soc=soc,
         ),
     )
     source = model_source(model, tokenizer)

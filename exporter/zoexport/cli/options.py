@@ -184,6 +184,10 @@ _TYPED: dict[str, tuple[Any, str]] = {
     "lora.r": (_POSITIVE, "Rank of the adapters."),
     "lora.alpha": (float, "Scaling of the adapters: alpha / r."),
     "weights": (click.Choice(["int4", "int8", "fp32"]), "Format of the frozen weights."),
+    "soc": (
+        str,
+        "Chips of an NPU, such as SM8650,SM8750; auto: the connected phone's. Default: SM8650.",
+    ),
 }
 
 

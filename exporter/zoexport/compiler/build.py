@@ -202,7 +202,8 @@ def _fill(
 
     lowered = planned.target.lower(made(planned), planned.config, folder, progress)
     if not allow_fallback:
-        _refuse_fallback(planned.target.name, lowered)
+        for part in lowered.engines():
+            _refuse_fallback(planned.target.name, part)
     # Make the other programs only now, so that only one graph is in memory during lowering.
     _drop_graphs()
     other = fallback_plan(planned)
@@ -210,8 +211,7 @@ def _fill(
         on_cpu = planned.target.lower_fallback(made(other), folder, progress)
         lowered = _with_fallback(lowered, on_cpu)
         _drop_graphs()
-    trained = [part for part in (lowered, lowered.fallback) if part is not None]
-    read = [(part.graph, outer_weights(part)) for part in trained]
+    read = [(part.graph, outer_weights(part)) for part in lowered.engines()]
     outer = [name for _, names in read for name in names]
     generates = generating(planned, loaded, lowered, folder, progress, beside=outer)
     _drop_graphs()
@@ -369,15 +369,14 @@ def _with_fallback(lowered: Lowered, other: Lowered) -> Lowered:
             expected="one state that both train",
             fix="Report this with the model's name and the settings.",
         )
-    return dataclasses.replace(lowered, fallback=other)
+    return lowered.before(other)
 
 
 def _description(planned: Plan, lowered: Lowered, generates: Generating) -> dict[str, Any]:
     graph, names = lowered.graph, [entry["name"] for entry in lowered.programs]
-    others = [] if lowered.fallback is None else lowered.fallback.required_ops
+    required = {name for part in lowered.engines() for name in part.required_ops}
     return {
         **_of_engine(lowered),
-        **({} if lowered.fallback is None else {"fallback": _of_engine(lowered.fallback)}),
         "zoexport_version": __version__,
         "tools": {name: version(name) for name in (*_TOOLS, *lowered.tools)},
         "method": planned.method.name,
@@ -386,7 +385,7 @@ def _description(planned: Plan, lowered: Lowered, generates: Generating) -> dict
         "rng": rng.SPEC_ID,
         "rotated_weights": graph.rotated,
         "provenance": graph.provenance,
-        "required_ops": sorted({*lowered.required_ops, *others, *generates.required_ops}),
+        "required_ops": sorted(required.union(generates.required_ops)),
         "generate": generates.entry,
         "state": [slot.as_dict() for slot in graph.slots],
         "delegates": sum(len(found) for found in lowered.delegates.values()),
@@ -421,6 +420,7 @@ def _of_engine(lowered: Lowered) -> dict[str, Any]:
         **({"lengths": graph.lengths} if graph.lengths else {}),
         **split,
         **({} if graph.step is None else {"step": graph.step.as_dict()}),
+        **({} if lowered.fallback is None else {"fallback": _of_engine(lowered.fallback)}),
     }
 
 

@@ -69,7 +69,8 @@ def generating(
         lowered: the programs that train.
         beside: names of the weights that these programs read from the bundle's file of weights.
     """
-    trained = (lowered.fallback or lowered).graph
+    *_, last = lowered.engines()
+    trained = last.graph
     graph = generating_graph(planned, loaded.model, trained, progress, beside=beside)
     if isinstance(graph, Generating):
         return graph

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-COMPILE = ("max_length", "batch_size", "lora.r", "lora.alpha", "weights")
+COMPILE = ("max_length", "batch_size", "lora.r", "lora.alpha", "weights", "soc")
 TRAIN = (
     "learning_rate",
     "lr_scheduler_type",

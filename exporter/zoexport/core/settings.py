@@ -37,7 +37,8 @@ class TrainingSettings(abc.ABC):
         help="dtype of the arithmetic, if the target supports several",
     )
     soc: str | None = setting(
-        None, help="chip to compile for, if the target needs one (android-npu: SM8650)"
+        None,
+        help="chips to compile for, if the target needs them (android-npu: SM8650,SM8750; auto: the connected phone's)",
     )
     group_size: int = setting(32, at_least=1, help="number of int4 weights that share a scale")
     scale_steps: bool | None = setting(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +46,7 @@ class Lowered:
         minimum_os: minimum version of each operating system, such as {"ios": "18.0"}.
         tools: additional packages whose versions the programs depend on.
         pack: converts quantized values and scales to the stored tensors of a weight; None stores both unchanged.
-        fallback: the same method for devices that cannot run ``engine``, over the same state; None if absent.
+        fallback: the same method for devices that cannot run these programs, over the same state; None if absent.
     """
 
     engine: str
@@ -64,6 +64,17 @@ class Lowered:
     tools: tuple[str, ...] = ()
     pack: Pack | None = None
     fallback: Lowered | None = None
+
+    def engines(self) -> Iterator[Lowered]:
+        """Yield this and what devices use instead, in the order in which they try."""
+        yield self
+        if self.fallback is not None:
+            yield from self.fallback.engines()
+
+    def before(self, other: Lowered) -> Lowered:
+        """Return this with ``other`` as the last fallback."""
+        rest = other if self.fallback is None else self.fallback.before(other)
+        return dataclasses.replace(self, fallback=rest)
 
 
 @dataclasses.dataclass(frozen=True)

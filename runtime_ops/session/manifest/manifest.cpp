@@ -94,6 +94,11 @@ void check_names(const Manifest& manifest, JsonProblems& problems) {
 
 // The programs of one engine, and how they are called.
 void read_engine(const JsonNode& node, Manifest& manifest) {
+  if (node.has("fallback")) {
+    auto other = std::make_shared<Manifest>(manifest);
+    read_engine(node.member("fallback"), *other);
+    manifest.fallback = std::move(other);
+  }
   manifest.engine = node.member("engine").text();
   manifest.rows = static_cast<uint32_t>(node.member("rows").integer(1, 1 << 20));
   manifest.max_labels = static_cast<uint32_t>(node.member("max_labels").integer(1, 1 << 26));
@@ -174,11 +179,6 @@ size_t Manifest::level_of(const std::string& slot) const {
     }
   }
   return 0;
-}
-
-void Manifest::fall_back() {
-  const std::shared_ptr<const Manifest> other = fallback;
-  *this = *other;
 }
 
 const ProgramSpec* Manifest::program(const std::string& name) const {
@@ -272,17 +272,11 @@ Result<Manifest> parse_manifest(const std::string& text, const std::string& wher
   }
   read_grid(root, manifest);
   read_generate(root, manifest);
-  if (root.has("fallback")) {
-    auto other = std::make_shared<Manifest>(manifest);
-    read_engine(root.member("fallback"), *other);
-    manifest.fallback = std::move(other);
-  }
   read_engine(root, manifest);
   ZO_TRY(problems.status());
-  if (manifest.fallback) {
-    ZO_TRY(check_engine(*manifest.fallback, where + ", fallback"));
+  for (const Manifest* each = &manifest; each != nullptr; each = each->fallback.get()) {
+    ZO_TRY(check_engine(*each, each == &manifest ? where : where + ", fallback"));
   }
-  ZO_TRY(check_engine(manifest, where));
   ZO_TRY(check_id(manifest, text, where));
   return manifest;
 }

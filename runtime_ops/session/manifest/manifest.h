@@ -151,11 +151,9 @@ struct Manifest {
   std::vector<StageSpec> stages;
   std::optional<GenerateSpec> generate;
   uint32_t label_rows = 0;  // label entries in one call of a head that takes activations
-  // This bundle with programs for machines that cannot run `engine`; null if it has none.
+  // This bundle with other programs, for machines that cannot run these; null if it has none.
   std::shared_ptr<const Manifest> fallback;
 
-  // Becomes `fallback`, which has none itself.
-  void fall_back();
   // Return whether one stage is both first and head. Its programs choose label rows themselves; its forward program
   // perturbs its slots, for any number of copies of the same rows, and gives their next values.
   bool whole() const { return stages.size() == 1; }

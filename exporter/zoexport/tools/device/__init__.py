@@ -1,6 +1,6 @@
 """Commands of ``zoexport device``, for phones connected over adb."""
 
-from zoexport.tools.device.adb import list_devices
+from zoexport.core.adb import list_devices
 from zoexport.tools.device.parity import device_parity
 from zoexport.tools.device.runner import make_runner
 from zoexport.tools.device.runs import generate, pull, push, train

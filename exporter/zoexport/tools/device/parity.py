@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from zoexport.core import tolerances
+from zoexport.core.adb import Phone, choose_phone
 from zoexport.core.progress import Progress
 from zoexport.methods import config_of
 from zoexport.session import Bundle, Dataset, Session
-from zoexport.tools.device.adb import Phone, choose_phone
 from zoexport.tools.device.runs import Place, push, run_there
 
 _LABELS = 256
@@ -60,7 +60,10 @@ def device_parity(
     size = max(map(len, batches))
     chosen = {"loss": settings["loss"], "batch_size": size, "gradient_accumulation_steps": 1}
     there = bundle.engine or bundle.manifest["engine"]
-    here = bundle.manifest.get("fallback", bundle.manifest)["engine"]
+    last = bundle.manifest
+    while "fallback" in last:
+        last = last["fallback"]
+    here = last["engine"]
     place = Place(bundle, _RUN)
     pushed = push(bundle, serial=serial, runner=runner, app=False, progress=progress)
     phone = choose_phone(pushed["serial"])

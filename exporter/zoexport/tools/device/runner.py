@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from zoexport.core.adb import Phone
 from zoexport.core.errors import DeviceError
 from zoexport.core.files import atomic_folder
 from zoexport.core.resources import checkout
-from zoexport.tools.device.adb import Phone
 
 RUNNER = "zoexport-runner"
 PROGRAM = f"{RUNNER}.bin"

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoexport.core import manifest as manifests
 from zoexport.core import outside
+from zoexport.core.adb import Phone, choose_phone
 from zoexport.core.errors import (
     Cancelled,
     ConfigError,
@@ -34,7 +35,6 @@ from zoexport.core.errors import (
 from zoexport.core.files import atomic_folder
 from zoexport.core.progress import Progress
 from zoexport.session import Bundle
-from zoexport.tools.device.adb import Phone, choose_phone
 from zoexport.tools.device.runner import PROGRAM, RUNNER, check_runner
 from zoexport.tools.packing import SUFFIX, pack
 

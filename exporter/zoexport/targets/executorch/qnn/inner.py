@@ -31,7 +31,7 @@ from zoexport.ir.samples import sample_inputs
 from zoexport.targets.executorch.program_file import refused
 from zoexport.targets.executorch.qnn.exported import export_program
 from zoexport.targets.executorch.qnn.form import for_htp
-from zoexport.targets.executorch.qnn.lower import to_edge, without_log
+from zoexport.targets.executorch.qnn.lower import to_edge
 
 _MOVES = (
     *(aten.reshape, aten.view, aten.transpose, aten.permute, aten.expand, aten.repeat),
@@ -121,7 +121,7 @@ def _run(
 ) -> dict[str, Tensor]:
     """Return a program's outputs in QNN's emulation."""
     try:
-        with qnn.lowering(), quiet(), without_log():
+        with qnn.lowering(), quiet():
             exported = {program.name: export_program(program, graph.weights)}
             edge, _ = to_edge(exported, soc, fp16=True)
             buffer = edge.to_executorch().buffer

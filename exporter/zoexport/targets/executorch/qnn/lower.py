@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import logging
 import operator
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,13 +38,18 @@ OURS = "zoexport's own, computed on the CPU"
 
 
 def lower_qnn(
-    graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
+    graph: TrainingGraph,
+    config: TrainingSettings,
+    soc: str,
+    folder: Path,
+    progress: Progress,
+    file: str = FILE,
 ) -> Lowered:
-    """Lower every program of ``graph`` into ``folder/model.pte``.
+    """Lower every program of ``graph`` into ``folder/file``.
 
     Args:
         graph: of whole programs.
-        config: its settings; ``soc`` is the chip, one of :func:`chips`.
+        config: its settings. soc: the chip, one of :func:`chips`.
         folder: the bundle's folder. progress: see ``core.progress.Progress``.
 
     Raises:
@@ -52,13 +58,11 @@ def lower_qnn(
     """
     graph = copy_graph(graph)
     _evaluate_by_training(graph)
-    settings = as_dict(config)
-    soc = settings["soc"]
     quantized = config.activations != "fp32"
     exported = {}
     programs = {name: for_htp(graph, name) for name in graph.programs}
     try:
-        with qnn.lowering(), quiet(), without_log():
+        with qnn.lowering(), quiet():
             for name, program in programs.items():
                 progress(f"exporting {name}", None)
                 if quantized:
@@ -69,26 +73,28 @@ def lower_qnn(
                         exported[name],
                         graph,
                         program,
-                        activations=settings["activations"],
+                        activations=as_dict(config)["activations"],
                         weights=config.weights,
                         soc=soc,
                         progress=progress,
                     )
-            progress(f"lowering to the NPU of {soc}", None)
-            edge, reasons = to_edge(
-                exported, soc, fp16=not quantized, groups=quantized and config.weights == "int4"
-            )
+            phase = f"lowering to the NPU of {soc}"
+            progress(phase, None)
+            with _reported(progress, phase):
+                edge, reasons = to_edge(
+                    exported, soc, fp16=not quantized, groups=quantized and config.weights == "int4"
+                )
             delegates = {name: delegates_of(edge.exported_program(name)) for name in exported}
             fallback = {name: fallback_of(edge.exported_program(name)) for name in exported}
             progress("writing the program file", None)
             executorch = edge.to_executorch()
     except Exception as error:
         raise refused(f"lowering to the NPU of {soc}", error) from error
-    required, backends = write_programs(executorch, folder)
+    required, backends = write_programs(executorch, folder, file)
     return Lowered(
         "qnn",
         graph,
-        [program_entry(program, FILE) for program in programs.values()],
+        [program_entry(program, file) for program in programs.values()],
         required,
         delegates,
         fallback,
@@ -208,12 +214,32 @@ def to_edge(
     return edge, {name: reasons for name, (_, reasons) in found.items()}
 
 
+class _Contexts(logging.Handler):
+    """Reports how many of a program's contexts QNN has compiled, which ExecuTorch tells its log alone."""
+
+    def __init__(self, progress: Progress, phase: str) -> None:
+        super().__init__()
+        self.progress, self.phase = progress, phase
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass on "Processing Method(0): (3/9)"."""
+        found = re.search(r"\((\d+)/(\d+)\)$", record.getMessage())
+        if found:
+            number, count = map(int, found.groups())
+            self.progress(self.phase, (number - 1) / count)
+
+
 @contextlib.contextmanager
-def without_log() -> Iterator[None]:
-    """ExecuTorch's compiler for QNN logs every operator that it looks at, several times."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+def _reported(progress: Progress, phase: str) -> Iterator[None]:
+    """Read ExecuTorch's log inside of ``quiet``, and keep it from the terminal."""
+    log = logging.getLogger("executorch")
+    handler, before = _Contexts(progress, phase), (log.propagate, logging.root.manager.disable)
+    log.addHandler(handler)
+    log.propagate = False
+    logging.disable(logging.NOTSET)
     try:
         yield
     finally:
-        logging.disable(disabled)
+        log.propagate = before[0]
+        logging.disable(before[1])
+        log.removeHandler(handler)

@@ -25,21 +25,25 @@ from zoexport.ir.graphs import copy_graph, identifier
 from zoexport.ir.lengths import longest_rows_alone
 from zoexport.targets.entries import program_entry
 from zoexport.targets.executorch.lower_stages import lower_stages
-from zoexport.targets.executorch.program_file import refused, write_programs
+from zoexport.targets.executorch.program_file import FILE, refused, write_programs
 from zoexport.targets.executorch.qnn.exported import (
     delegates_of,
     export_program,
     fallback_of,
     products_among,
 )
-from zoexport.targets.executorch.qnn.lower import OURS, to_edge, without_log
+from zoexport.targets.executorch.qnn.lower import OURS, to_edge
 from zoexport.targets.executorch.qnn.stages import stage_programs
 
 _METHOD = "forward"
 
 
-def lower_qnn_stages(graph: LayerGraph, soc: str, folder: Path, progress: Progress) -> Lowered:
+def lower_qnn_stages(
+    graph: LayerGraph, soc: str, folder: Path, progress: Progress, prefix: str = ""
+) -> Lowered:
     """Lower every stage of ``graph`` into a file of ``folder``, for rows of the longest length alone.
+
+    Files start with ``prefix``.
 
     Stages of the bundle name their own programs and bind what these still take.
 
@@ -55,30 +59,38 @@ def lower_qnn_stages(graph: LayerGraph, soc: str, folder: Path, progress: Progre
         for name, program in graph.programs.items()
         if program.family in (first.forward, first.backward)
     }
-    lowered = [lower_stages(dataclasses.replace(graph, programs=on_cpu), folder, progress)]
+    lowered = [
+        lower_stages(dataclasses.replace(graph, programs=on_cpu), folder, progress, prefix + FILE)
+    ]
     stages = [first]
     for number, stage in enumerate(others):
         progress(f"lowering to the NPU of {soc}", number / len(others))
         own, programs = stage_programs(graph, stage, stage_values(graph, stage))
-        lowered += [_lower(graph, program, weights, soc, folder) for program, weights in programs]
+        for program, weights in programs:
+            file = f"{prefix}{identifier(program.name)}.pte"
+            lowered.append(_lower(graph, program, weights, soc, folder, file))
         stages.append(own)
     graph.stages = stages
     return _together(graph, lowered)
 
 
 def _lower(
-    graph: LayerGraph, program: Program, weights: dict[str, Tensor], soc: str, folder: Path
+    graph: LayerGraph,
+    program: Program,
+    weights: dict[str, Tensor],
+    soc: str,
+    folder: Path,
+    file: str,
 ) -> Lowered:
     exported = {_METHOD: export_program(program, weights)}
     try:
-        with qnn.lowering(), quiet(), without_log():
+        with qnn.lowering(), quiet():
             edge, reasons = to_edge(exported, soc, fp16=True)
             lowered: Any = edge.exported_program(_METHOD)
             delegates, fallback = delegates_of(lowered), fallback_of(lowered)
             executorch = edge.to_executorch()
     except Exception as error:
         raise refused(f"lowering {program.name} to the NPU of {soc}", error) from error
-    file = f"{identifier(program.name)}.pte"
     required, backends = write_programs(executorch, folder, file)
     entry = {**program_entry(program, file), "entry_point": _METHOD}
     why = {operator: reasons[_METHOD].get(operator, OURS) for operator in fallback}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from zoexport.core import qnn
+from zoexport.core.adb import choose_phone
 from zoexport.core.config import as_dict, with_values
 from zoexport.core.errors import ConfigError, Problem, nearest
 from zoexport.core.features import Feature
@@ -14,10 +15,16 @@ from zoexport.core.settings import TrainingSettings
 from zoexport.core.target import Footprint, InnerValue, Lowered
 from zoexport.targets import targets
 from zoexport.targets.executorch.generating import GeneratesOnCpu
+from zoexport.targets.executorch.program_file import FILE
 
 
 def _multiplies_int4(config: TrainingSettings) -> bool:
     return config.weights == "int4" and config.activations == "int16"
+
+
+def _chips(config: TrainingSettings) -> list[str]:
+    """Return the chips of ``soc``, in its order."""
+    return list(dict.fromkeys(as_dict(config)["soc"].replace(" ", "").split(",")))
 
 
 class QnnTarget(GeneratesOnCpu):
@@ -29,7 +36,14 @@ class QnnTarget(GeneratesOnCpu):
         return [found] if isinstance(found, Problem) else []
 
     def defaults(self, config: TrainingSettings) -> TrainingSettings:
-        """Return ``config`` with values for what the user left out; int4 weights as the HTP multiplies them."""
+        """Return ``config`` with values for what the user left out; int4 weights as the HTP multiplies them.
+
+        Raises:
+            DeviceError: ``soc`` is auto, and no phone can be asked for its chip.
+        """
+        if config.soc == "auto":
+            chip = choose_phone(None).shell("getprop", "ro.soc.model").strip()
+            config = with_values(config, {"soc": chip})
         if _multiplies_int4(config) and config.scale_steps is None:
             config = with_values(config, {"scale_steps": True})
         return super().defaults(config)
@@ -37,7 +51,11 @@ class QnnTarget(GeneratesOnCpu):
     def supports(self, config: TrainingSettings) -> list[Problem]:
         """Settings that the HTP, or ExecuTorch's QNN backend, has no way to run."""
         settings = as_dict(config)
-        problems = self._wrong_chip(settings["soc"], settings["activations"])
+        problems = [
+            problem
+            for chip in _chips(config)
+            for problem in self._wrong_chip(chip, settings["activations"])
+        ]
         if settings["compute"] != "fp16":
             problems.append(
                 Problem(
@@ -113,14 +131,24 @@ class QnnTarget(GeneratesOnCpu):
     def lower(
         self, graph: TrainingGraph, config: TrainingSettings, folder: Path, progress: Progress
     ) -> Lowered:
-        """One .pte with every whole program as a method, or one for each program of a stage."""
-        if isinstance(graph, LayerGraph):
-            from zoexport.targets.executorch.qnn.lower_stages import lower_qnn_stages
+        """For each chip, one .pte with every whole program as a method, or one for each program of a stage.
 
-            return lower_qnn_stages(graph, as_dict(config)["soc"], folder, progress)
+        A phone tries the chips in their order.
+        """
         from zoexport.targets.executorch.qnn.lower import lower_qnn
+        from zoexport.targets.executorch.qnn.lower_stages import lower_qnn_stages
 
-        return lower_qnn(graph, config, folder, progress)
+        lowered = None
+        for chip in _chips(config):
+            prefix = "" if lowered is None else f"{chip}-"
+            own = (
+                lower_qnn_stages(graph, chip, folder, progress, prefix)
+                if isinstance(graph, LayerGraph)
+                else lower_qnn(graph, config, chip, folder, progress, prefix + FILE)
+            )
+            lowered = own if lowered is None else lowered.before(own)
+        assert lowered is not None
+        return lowered
 
     def footprint(self, graph: TrainingGraph, program: Program) -> Footprint:
         """Return what the values of a program take on a CPU; QNN does not say what the HTP takes."""
@@ -147,7 +175,7 @@ class QnnTarget(GeneratesOnCpu):
         from zoexport.targets.executorch.qnn.inner import inner_values
 
         settings = as_dict(config)
-        return inner_values(graph, program, settings["soc"], settings["eps"])
+        return inner_values(graph, program, _chips(config)[0], settings["eps"])
 
 
 targets.register(

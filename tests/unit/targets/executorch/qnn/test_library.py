@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.phones import SERIAL, add_phone, install_phones
 from tests.support.qnn import needs_qnn
 from zoexport.compiler.plan import plan
 from zoexport.core import qnn
-from zoexport.core.errors import ConfigError, Problem
+from zoexport.core.errors import ConfigError, DeviceError, Problem
 from zoexport.core.qnn import QnnLibrary
 from zoexport.tools.doctor import examine
 
@@ -143,6 +145,7 @@ def test_an_sdk_without_libraries_is_not_passed_over(
 def test_settings_that_the_npu_cannot_run() -> None:
     for settings, message in (
         ({"soc": "SM865O"}, "SM8650"),
+        ({"soc": "SM8750,SM865O"}, "SM8650"),
         ({"soc": "SM8350"}, "no floating-point"),
         ({"compute": "fp32"}, "fp16"),
         ({"weights": "fp32", "activations": "int16"}, "weights=int8"),
@@ -157,6 +160,21 @@ def test_settings_that_the_npu_cannot_run() -> None:
     assert (chosen.soc, chosen.compute, chosen.activations) == ("SM8650", "fp16", "fp32")
     assert not chosen.scale_steps
     assert plan("prge", "android-npu", {"activations": "int16"}).config.scale_steps
+
+
+@needs_qnn
+def test_soc_auto_is_the_chip_of_the_connected_phone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    phones = install_phones(tmp_path, monkeypatch)
+    add_phone(phones, SERIAL, soc="SM8550")
+    assert plan("prge", "android-npu", {"soc": "auto"}).config.soc == "SM8550"
+    add_phone(phones, SERIAL, soc="MT6991")
+    with pytest.raises(ConfigError, match="soc=MT6991: found ExecuTorch's QNN backend knows"):
+        plan("prge", "android-npu", {"soc": "auto"})
+    shutil.rmtree(phones / SERIAL)
+    with pytest.raises(DeviceError, match="no phone"):
+        plan("prge", "android-npu", {"soc": "auto"})
 
 
 @needs_qnn
