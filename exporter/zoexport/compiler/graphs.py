@@ -64,12 +64,14 @@ def capture_length(
 
 def captured(model: Any, length: int, max_length: int, progress: Progress) -> ModelGraph:
     """Capture the model with sequences of ``length`` tokens, for sequences of at most ``max_length`` tokens."""
+    from zoexport import models
     from zoexport.ir.capture import capture
     from zoexport.ir.verify import verify
 
     progress("capturing the model", None)
     graph = capture(model, length, max_length=max_length)
     verify(graph)
+    graph.unquantized = models.unquantized(model)
     return graph
 
 
@@ -105,10 +107,15 @@ def _passed(
     modules = models.adapter_targets(model, *config.modules, linear)
     if values and config.modules[0] == "all-linear":
         others = graph.weights.keys() - linear
-        skipped = [path for path in models.linear_names(model) if f"{path}.weight" in others]
+        skipped = [
+            path
+            for path in models.linear_names(model)
+            if f"{path}.weight" in others or models.is_router(model, path)
+        ]
         if skipped:
             names = ", ".join(sorted({path.rpartition(".")[2] for path in skipped}))
-            progress(f"leaving out {names}, whose weights are not only multiplied with", None)
+            reason = "routers of experts, or weights that are not only multiplied with"
+            progress(f"leaving out {names}: {reason}", None)
     passes = [
         step
         for step in planned.method.passes(config, modules)

@@ -193,6 +193,7 @@ class TrainingGraph:
         copies: perturbations per call of ``train``.
         rotated: names of the weights that are stored rotated (``core.hadamard``).
         parameters: names of the ``weights`` that are parameters of the model; the others are computed tables.
+        unquantized: names of the parameters that keep float32 (``models.quantizable``).
         quantized: group size, and whether scales are in steps (``core.int4.quantize_int4``), of each quantized weight
             of a layer; size 0 means int8. The values of these weights and of ``parameters`` may be missing until
             ``ir.frozen`` writes them.
@@ -221,6 +222,7 @@ class TrainingGraph:
     packing: str = "fp32"
     rotated: list[str] = dataclasses.field(default_factory=list)
     parameters: set[str] = dataclasses.field(default_factory=set)
+    unquantized: set[str] = dataclasses.field(default_factory=set)
     quantized: dict[str, tuple[int, bool]] = dataclasses.field(default_factory=dict)
     rounded: dict[str, str] = dataclasses.field(default_factory=dict)
     grid: dict[str, Any] | None = None

@@ -36,11 +36,13 @@ def rotate_rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def rotation_gain(x: torch.Tensor) -> float:
-    """Return the int8 rounding error of rows ``x`` (..., K) before over after rotation.
+    """Return the int8 rounding error of rows ``x`` (..., K) before over after rotation; 1 for zeros.
 
     BLOCK neighbours share a scale. Errors are relative to their row; the root mean square counts.
     """
     before, after = (_rounding_error(rows) for rows in (x, rotate_rows(x)))
+    if before == 0:
+        return 1.0
     return before / max(after, torch.finfo(torch.float32).tiny)
 
 

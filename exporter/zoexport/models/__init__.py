@@ -9,6 +9,7 @@ from __future__ import annotations
 from zoexport.models.blank import BlankModel, blank
 from zoexport.models.load import LoadedModel, fingerprint, folder_of, load
 from zoexport.models.original import load_original
+from zoexport.models.quantizable import is_router, unquantized
 from zoexport.models.shapes import shape_of
 from zoexport.models.source import REGISTRY, ModelSource, resolve
 from zoexport.models.targets import adapter_targets, linear_names
@@ -24,9 +25,11 @@ __all__ = [
     "blank",
     "fingerprint",
     "folder_of",
+    "is_router",
     "linear_names",
     "load",
     "load_original",
     "resolve",
     "shape_of",
+    "unquantized",
 ]

@@ -8,6 +8,7 @@ from collections.abc import Container
 from typing import TYPE_CHECKING, Any
 
 from zoexport.core.errors import ConfigError, nearest
+from zoexport.models.quantizable import is_router
 
 if TYPE_CHECKING:
     from torch import nn
@@ -42,8 +43,8 @@ def adapter_targets(
 
     Args:
         model: causal language model whose linear layers are ``nn.Linear``.
-        targets: ``attention`` (query and value projections, or the fused one), ``all-linear``, or names separated
-            by commas, each matching a whole path or its end after a dot, as in PEFT.
+        targets: ``attention`` (query and value projections, or the fused one), ``all-linear`` (without routers of
+            experts), or names separated by commas, each matching a whole path or its end after a dot, as in PEFT.
         layers: ``all``, ``last:K`` for the K last decoder layers, or their numbers from 0, separated by commas.
         weights: names of the weights that the captured model multiplies with; other layers, such as
             cross-attention, are skipped. None: all layers.
@@ -56,7 +57,7 @@ def adapter_targets(
         path for path in linear_names(model) if weights is None or f"{path}.weight" in weights
     ]
     if targets.strip() == "all-linear":
-        chosen = linears
+        chosen = [path for path in linears if not is_router(model, path)]
     elif targets.strip() == "attention":
         chosen = _attention(linears)
     else:

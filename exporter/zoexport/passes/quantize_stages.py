@@ -9,7 +9,7 @@ After, each stage binding codes and scales of its own weight::
     layer.0(hidden; W.codes, W.scales) -> hidden    y = zoexport.linear_int4(hidden, W.codes, W.scales, bias)
 
 Activations stay float32. Only shapes are needed here: values are quantized when the file of weights is written. Left
-alone: adapters, norms, biases, tables over positions, and weights that other operators read too.
+alone: adapters, norms, biases, tables over positions, ``graph.unquantized``, and weights that other operators read too.
 """
 
 from __future__ import annotations
@@ -77,7 +77,11 @@ def _module(local: str) -> str:
 
 
 def _is_quantizable(graph: LayerGraph, program: Program, name: str, node: Node) -> bool:
-    if name not in graph.parameters or len(node.meta["val"].shape) != 2 or not node.users:
+    if (
+        name not in graph.parameters - graph.unquantized
+        or len(node.meta["val"].shape) != 2
+        or not node.users
+    ):
         return False
     tokens = placeholders(program).get("tokens")
     return all(

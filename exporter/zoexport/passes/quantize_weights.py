@@ -58,7 +58,7 @@ def quantize_weights(
     used: set[str] = set()
     for program in graph.programs.values():
         for name, node in placeholders(program).items():
-            if name in graph.weights and graph.weights[name].dim() == 2:
+            if name in graph.weights.keys() - graph.unquantized and graph.weights[name].dim() == 2:
                 _quantize_reads(graph, program, name, node, quantize)
         remove_unused_weights(program)
         used.update(value.name for value in program.weights())

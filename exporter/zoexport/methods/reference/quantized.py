@@ -1,7 +1,8 @@
 """Hugging Face model quantized like a bundle, in plain PyTorch: the reference of parity.
 
-It defines quantization without the passes: every linear layer and the token embedding have the
-dequantized weight. With ``activations=int8`` every linear layer quantizes its input to int8, one
+It defines quantization without the passes: every linear layer and embedding of tokens that
+``models.quantizable`` does not leave out has the dequantized weight. With
+``activations=int8`` every linear layer quantizes its input to int8, one
 scale per 32 neighbours, but its adapter reads the original input. A weight that the bundle stores
 rotated is quantized after rotation; its layer rotates its input rows, and the embedding its output
 rows. With ``compute=bf16`` the linear layers of the decoder layers round the operands of their
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from zoexport.core import hadamard, int4
 from zoexport.ir.product_ops import ROUNDED_GROUP, as_bf16, rounded_rows
+from zoexport.models.quantizable import unquantized
 from zoexport.models.targets import decoder_stack
 
 
@@ -60,7 +62,6 @@ def read_as_bundle(model: Any, settings: Mapping[str, Any], rotated: Collection[
     Args:
         model, settings, rotated: see :func:`quantize_model`.
     """
-    table = model.get_input_embeddings()
     named = model.named_parameters(remove_duplicate=False)
     turned = {id(parameter) for name, parameter in named if name in rotated}
     if settings.get("compute") == "bf16":
@@ -68,9 +69,9 @@ def read_as_bundle(model: Any, settings: Mapping[str, Any], rotated: Collection[
     # The NPU's own ranges are not modeled: their effect is within the bounds of parity.
     rounds = settings["activations"] == "int8" and settings.get("compute") != "fp16"
     round_ = _rounded if rounds else _leave
-    for layer in (*_linears(model), table):
+    for layer in _quantized(model):
         turn = hadamard.rotate_rows if id(layer.weight) in turned else _leave
-        if layer is table:
+        if isinstance(layer, nn.Embedding):
             layer.register_forward_hook(lambda _, __, rows, turn=turn: turn(rows))
         else:
             # Not a hook: the hooks of adapters would see the changed input.
@@ -78,8 +79,12 @@ def read_as_bundle(model: Any, settings: Mapping[str, Any], rotated: Collection[
 
 
 def _multiply_bf16(model: Any) -> None:
-    of_text = set(_linears(model))
-    named = {name: layer for name, layer in model.named_modules() if layer in of_text}
+    of_text = set(_quantized(model))
+    named: dict[str, Any] = {
+        name: layer
+        for name, layer in model.named_modules()
+        if layer in of_text and isinstance(layer, nn.Linear)
+    }
     stack, _ = decoder_stack(model, list(named))
     for name, layer in named.items():
         if name.startswith(stack):
@@ -112,12 +117,12 @@ def stored_weights(model: Any, rotated: Collection[str]) -> dict[int, tuple[Tens
         for name, parameter in model.named_parameters(remove_duplicate=False)
         if name in rotated
     }
-    found = [layer.weight.data for layer in (*_linears(model), model.get_input_embeddings())]
+    found = [layer.weight.data for layer in _quantized(model)]
     return {weight.data_ptr(): (weight, weight.data_ptr() in turned) for weight in found}
 
 
-def _linears(model: Any) -> list[nn.Linear]:
-    """Return the linear layers of the language model.
+def _quantized(model: Any) -> list[Any]:
+    """Return the linear layers and embeddings of the language model that bundles quantize.
 
     Vision and audio encoders are not in bundles.
     """
@@ -130,10 +135,13 @@ def _linears(model: Any) -> list[nn.Linear]:
         if type(getattr(module, "config", None)) in others
         for layer in module.modules()
     }
+    left = unquantized(model)
     return [
         module
-        for module in model.modules()
-        if isinstance(module, nn.Linear) and module not in apart
+        for path, module in model.named_modules()
+        if isinstance(module, nn.Linear | nn.Embedding)
+        and f"{path}.weight" not in left
+        and module not in apart
     ]
 
 
