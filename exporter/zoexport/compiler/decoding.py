@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,7 @@ from zoexport.data.text_entry import end_tokens
 if TYPE_CHECKING:
     from zoexport.compiler.plan import Plan
     from zoexport.core.settings import TrainingSettings
+    from zoexport.core.target import Pass
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,11 +38,13 @@ class Generating:
         required_ops: operators that the device's runtime needs in addition to those of the training
             programs.
         graph: graph as written to the bundle; None if there are no programs.
+        slow: why generation is slow; empty if it is not.
     """
 
     entry: dict[str, Any]
     required_ops: list[str] = dataclasses.field(default_factory=list)
     graph: LayerGraph | None = None
+    slow: str = ""
 
     @property
     def weights(self) -> list[str]:
@@ -49,8 +54,8 @@ class Generating:
         return [] if self.graph is None else bound_weights(self.graph)
 
     def notes(self, config: TrainingSettings) -> list[str]:
-        """Return the reason why the bundle generates no text, unless the settings disable generation."""
-        problem = self.entry.get("problem")
+        """Return why the bundle generates no text, or slowly, unless the settings disable generation."""
+        problem = self.entry.get("problem", self.slow or None)
         return [] if problem is None or not config.generate else [problem]
 
 
@@ -88,7 +93,13 @@ def generating(
         ],
         **({} if written.engine == lowered.engine else {"engine": written.engine}),
     }
-    return Generating(entry, written.required_ops, stated)
+    slow = (
+        f"{type(loaded.model).__name__} generates slowly, and at most {stated.max_labels} tokens with the prompt: "
+        "its layers cannot keep what they computed, so that each new token computes all tokens again"
+        if min(stated.lengths) > 1
+        else ""
+    )
+    return Generating(entry, written.required_ops, stated, slow)
 
 
 def generating_graph(
@@ -109,7 +120,7 @@ def generating_graph(
     if problem is not None:
         return Generating({"problem": problem})
     try:
-        made = _captured(planned, model, graph, progress)
+        made = _made(planned, model, graph, progress)
     except VerifyError as error:
         _LOG.debug("no programs that generate: %s", error)
         return Generating({"problem": _sentence(model, error.expected)})
@@ -141,25 +152,74 @@ def _sentence(model: Any, needed: str, remedy: str = _REMEDY) -> str:
     return f"{name} can be trained but does not generate text, which takes {needed}: {remedy}"
 
 
-def _captured(planned: Plan, model: Any, graph: TrainingGraph, progress: Progress) -> LayerGraph:
-    """Capture a model and make programs of its layers that read KV caches.
+def _made(planned: Plan, model: Any, graph: TrainingGraph, progress: Progress) -> LayerGraph:
+    """Return programs that keep keys and values, or else those that compute all tokens again for each new one.
+
+    The latter hold at most max_length tokens if the model's programs are for one length.
+
+    Raises:
+        VerifyError: the model's layers can be written in neither way.
+    """
+    from zoexport.ir.lengths import FixedLength
+    from zoexport.methods.split import decoding_passes, recomputing_passes
+
+    length, context = _captured_length(planned, model, graph)
+    lengths = [one for one in planned.target.generating_lengths if one <= context]
+
+    def cached(own: TrainingSettings, modules: list[str]) -> list[Pass]:
+        return decoding_passes(own, modules, context=context, lengths=lengths)
+
+    try:
+        return _captured(planned, model, graph, (length, context), cached, progress)
+    except VerifyError as error:
+        _LOG.debug("no programs with caches: %s", error)
+    if graph.any_length:
+        with contextlib.suppress(FixedLength):
+            return _captured(
+                planned,
+                model,
+                graph,
+                (length, context),
+                partial(recomputing_passes, context=context),
+                progress,
+            )
+    shorter = min(context, graph.max_length)
+    recomputing = partial(recomputing_passes, context=shorter)
+    return _captured(
+        planned, model, graph, (shorter, shorter), recomputing, progress, any_length=False
+    )
+
+
+def _captured(
+    planned: Plan,
+    model: Any,
+    graph: TrainingGraph,
+    lengths: tuple[int, int],
+    passes: Callable[[TrainingSettings, list[str]], list[Pass]],
+    progress: Progress,
+    *,
+    any_length: bool = True,
+) -> LayerGraph:
+    """Capture a model and make programs of its layers that generate.
 
     Args:
         graph: graph of the training programs; shares weights, sparse indices and quantization with
             it.
+        lengths: tokens to capture, and at most in a prompt with its completion.
+        passes: returns the rewrites, given settings and modules to train.
+        any_length: whether the captured length marks sizes.
 
     Raises:
-        VerifyError: the model's layers cannot be written with caches.
+        VerifyError: the model's layers cannot be written in this way.
     """
     from zoexport import models
     from zoexport.ir.capture import capture
     from zoexport.ir.verify import verify
-    from zoexport.methods.split import decoding_passes
     from zoexport.passes.find_linears import linear_weights
     from zoexport.passes.pipeline import run_passes
 
     config = planned.config
-    length, context = _captured_length(planned, model, graph)
+    length, context = lengths
     progress("capturing the model to generate", None)
     try:
         captured = capture(model, length, max_length=context)
@@ -170,13 +230,12 @@ def _captured(planned: Plan, model: Any, graph: TrainingGraph, progress: Progres
     verify(captured)
     captured.source = graph.source
     captured.chosen = None if graph.chosen is None else dict(graph.chosen)
-    captured.measured = graph.measured
-    lengths = [one for one in planned.target.generating_lengths if one <= context]
+    captured.measured, captured.unquantized = graph.measured, graph.unquantized
+    captured.any_length = any_length
     # These programs run on the CPU, even if the target quantizes the weights of its own programs.
     own = with_values(planned.target.programs_config(config), {"weights": config.weights})
     modules = models.adapter_targets(model, *own.modules, linear_weights(captured))
-    passes = decoding_passes(own, modules, context=context, lengths=lengths)
-    made = run_passes(captured, passes, progress)
+    made = run_passes(captured, passes(own, modules), progress)
     assert isinstance(made, LayerGraph)
     made.max_labels = context
     made.programs = {

@@ -27,23 +27,14 @@ def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 
         targets: modules to train.
         copies: perturbed copies of a batch in one call of the programs.
     """
-    from zoexport.core.features import Feature
     from zoexport.ir.lengths import row_lengths
-    from zoexport.passes.bind_rows import bind_rows
-    from zoexport.passes.check_stages import check_stages
     from zoexport.passes.choose_sizes import choose_sizes
-    from zoexport.passes.cleanup import cleanup
     from zoexport.passes.differentiate import differentiate
-    from zoexport.passes.find_linears import find_linears
-    from zoexport.passes.fold_constants import fold_constants
-    from zoexport.passes.fuse_attention import fuse_attention
-    from zoexport.passes.mask_padding import mask_padding
     from zoexport.passes.round_inputs import round_inputs
     from zoexport.passes.round_to_bf16 import round_to_bf16
     from zoexport.passes.save_products import save_products
     from zoexport.passes.score_labels import score_labels
-    from zoexport.passes.slice_places import slice_places
-    from zoexport.passes.split_layers import HEAD, split_layers
+    from zoexport.passes.split_layers import HEAD
 
     insertion = kind_of(config).insertion(config, targets)
 
@@ -56,13 +47,46 @@ def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 
             graph, rows=copies * config.batch_size, lengths=lengths, label_rows=rows
         )
 
-    order = [
+    order = _layer_passes(insertion, copies * config.batch_size)
+    order += [*insertion.families, *insertion.training]
+    order += _quantized(config, insertion)
+    order += _rotated(config)
+    if config.activations == "int8":
+        because = "replaces operators over quantized weights; their sizes follow"
+        order.append(Pass("round_inputs", round_inputs, because))
+    if config.compute == "bf16":
+        because = "replaces operators over quantized weights, before gradients are traced"
+        order.append(Pass("round_to_bf16", round_to_bf16, because))
+    order.append(Pass("choose_sizes", size, "gradients are traced at the sizes that run"))
+    if config.first_order:
+        order.append(Pass("differentiate", differentiate, "needs the logits of the output head"))
+        if as_dict(config)["activation_cache_mb"]:
+            because = "cuts what backward programs compute, beside which it puts others"
+            order.append(Pass("save_products", save_products, because))
+    order.append(Pass("score_labels", score_labels, "takes the logits away"))
+    return order
+
+
+def _layer_passes(insertion: Insertion, rows: int) -> list[Pass]:
+    """Return the rewrites of a captured model into programs of its layers, for ``rows`` sequences."""
+    from zoexport.core.features import Feature
+    from zoexport.passes.bind_rows import bind_rows
+    from zoexport.passes.check_stages import check_stages
+    from zoexport.passes.cleanup import cleanup
+    from zoexport.passes.find_linears import find_linears
+    from zoexport.passes.fold_constants import fold_constants
+    from zoexport.passes.fuse_attention import fuse_attention
+    from zoexport.passes.mask_padding import mask_padding
+    from zoexport.passes.slice_places import slice_places
+    from zoexport.passes.split_layers import split_layers
+
+    return [
         Pass("cleanup", cleanup, "the later passes match patterns without no-ops"),
         Pass("find_linears", find_linears, "adapters and quantization look for linear calls"),
         *insertion.captured,
         Pass(
             "bind_rows",
-            lambda graph: bind_rows(graph, _marker_rows(graph, copies * config.batch_size)),
+            lambda graph: bind_rows(graph, _marker_rows(graph, rows)),
             "shapes must be numbers to be compared; a prime number of rows marks their sizes until they are chosen",
         ),
         Pass(
@@ -85,23 +109,30 @@ def split_passes(config: TrainingSettings, targets: list[str], *, copies: int = 
             "check_stages", check_stages, "runs programs at the captured length", reads_values=True
         ),
     ]
-    order += [*insertion.families, *insertion.training]
-    order += _quantized(config, insertion)
-    order += _rotated(config)
-    if config.activations == "int8":
-        because = "replaces operators over quantized weights; their sizes follow"
-        order.append(Pass("round_inputs", round_inputs, because))
-    if config.compute == "bf16":
-        because = "replaces operators over quantized weights, before gradients are traced"
-        order.append(Pass("round_to_bf16", round_to_bf16, because))
-    order.append(Pass("choose_sizes", size, "gradients are traced at the sizes that run"))
-    if config.first_order:
-        order.append(Pass("differentiate", differentiate, "needs the logits of the output head"))
-        if as_dict(config)["activation_cache_mb"]:
-            because = "cuts what backward programs compute, beside which it puts others"
-            order.append(Pass("save_products", save_products, because))
-    order.append(Pass("score_labels", score_labels, "takes the logits away"))
-    return order
+
+
+def recomputing_passes(config: TrainingSettings, targets: list[str], *, context: int) -> list[Pass]:
+    """Return the rewrites for programs that generate by computing all tokens again for each new one, in order.
+
+    They are for models whose layers keep another state than keys and values. Arguments as for
+    :func:`decoding_passes`.
+    """
+    from zoexport.ir.lengths import row_lengths
+    from zoexport.passes.choose_sizes import choose_sizes
+
+    insertion = kind_of(config).insertion(config, targets)
+
+    def size(graph: LayerGraph) -> LayerGraph:
+        lengths = row_lengths(context) if graph.any_length else [context]
+        return choose_sizes(graph, rows=1, lengths=lengths, label_rows=1)
+
+    return [
+        *_layer_passes(insertion, 1),
+        *insertion.families,
+        *_quantized(config, insertion),
+        *_rotated(config),
+        Pass("choose_sizes", size, "detects sizes by the captured ones"),
+    ]
 
 
 def decoding_passes(

@@ -52,6 +52,7 @@ def split_layers(graph: ModelGraph) -> LayerGraph:
     stack = layer_stack(whole)
     alone = _of_tokens_alone(graph, whole)
     parts = [[node for node in part if node not in alone] for part in segments(whole, stack)]
+    parts = _one_row_for_each_token(parts, graph.rows, graph.length)
     passed = [(value, node) for value, node in _named(whole) if value.role == "tokens"]
     families: dict[Any, str] = {}
     scalars = _scalars(graph, whole)
@@ -91,6 +92,30 @@ def _of_tokens_alone(graph: TrainingGraph, program: Program) -> set[Node]:
         elif found.intersection(node.all_input_nodes):
             found.add(node)
     return found
+
+
+def _one_row_for_each_token(parts: list[list[Node]], rows: int, length: int) -> list[list[Node]]:
+    """Move what makes one row for each token from the head's part to the last layer's (Gemma 3n has four until then).
+
+    Args:
+        parts: calls of each part. rows, length: sequences and their tokens.
+    """
+    *layers, head = parts
+    before = {node for part in layers for node in part}
+    taken = {node for call in head for node in call.all_input_nodes} & before
+    if any(_is_row_for_each_token(node, rows, length) for node in taken):
+        return parts
+    for number, node in enumerate(head, 1):
+        before.add(node)
+        taken = {one for call in head[number:] for one in call.all_input_nodes} & before
+        if len(taken) == 1 and _is_row_for_each_token(next(iter(taken)), rows, length):
+            return [*layers[:-1], [*layers[-1], *head[:number]], head[number:]]
+    return parts
+
+
+def _is_row_for_each_token(node: Node, rows: int, length: int) -> bool:
+    value = node.meta["val"]
+    return isinstance(value, torch.Tensor) and tuple(value.shape[:-1]) == (rows, length)
 
 
 def _layer_path(nodes: list[Node], stack: str) -> str:

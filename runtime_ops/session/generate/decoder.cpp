@@ -55,7 +55,7 @@ Status Decoder::prepare() {
         if (value.role == "weight" || value.role == "table") {
           std::vector<FrozenWeights::Read>& list = value.role == "table" ? tables : reads;
           list.push_back({&value, bound.bind.at(value.name), program.name + " of stage " + bound.name});
-        } else if (value.role == "cache" && length == 1) {
+        } else if (value.role == "cache" && length == spec_.lengths.front()) {
           const auto size = [&](size_t axis) { return static_cast<size_t>(value.shape[axis].max); };
           stages[i].caches.push_back({&value, size(0), size(1), size(2), nullptr, {}});
           total = size_sum(total, value_bytes(value));
@@ -105,7 +105,8 @@ Status Decoder::prepare() {
     }
   }
   stages_ = std::move(stages);
-  logits_.resize(static_cast<size_t>(spec_.program(spec_.stages.size() - 1, 1)->output("logits")->shape[1].max));
+  logits_.resize(static_cast<size_t>(
+      spec_.program(spec_.stages.size() - 1, spec_.lengths.front())->output("logits")->shape[1].max));
   return {};
 }
 
@@ -120,6 +121,9 @@ void Decoder::go_back(size_t count) {
 }
 
 uint32_t Decoder::next_length(size_t count) const {
+  if (spec_.recomputes()) {
+    return *std::lower_bound(spec_.lengths.begin(), spec_.lengths.end(), count);
+  }
   uint32_t length = 1;
   (void)cost_of(count, spec_.lengths, room(), length);
   return length;
@@ -131,6 +135,11 @@ Status Decoder::feed(const int64_t* tokens, size_t count, uint64_t seed, const S
   }
   scalars_.seed = seed;
   fed_.insert(fed_.end(), tokens, tokens + count);
+  if (spec_.recomputes()) {
+    position_ = 0;
+    tokens = fed_.data();
+    count = fed_.size();
+  }
   while (count > 0) {
     const uint32_t length = next_length(count);
     const auto taken = static_cast<uint32_t>(std::min<size_t>(length, count));

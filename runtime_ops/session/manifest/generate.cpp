@@ -44,7 +44,7 @@ class StageCheck {
   bool roles() {
     std::set<std::string> inputs = {"weight", "state", "epsilon", "seed", "step", "noise"};
     inputs.insert(first_ ? "tokens" : "activation");
-    if (!head_) {
+    if (!head_ && !manifest_.generate->recomputes()) {
       inputs.insert({"table", "cache", "position"});
     }
     const std::set<std::string> outputs =
@@ -181,13 +181,13 @@ void check_chain(const GenerateSpec& spec, size_t stage, uint32_t length, JsonPr
                          : std::equal(in.begin(), in.end(), given.begin(), given.end(),
                                       [](const ValueSpec* a, const ValueSpec* b) { return a->has_shape(sizes(*b)); });
   const Values caches = with_role(program.inputs, "cache");
-  const Values others = with_role(spec.program(stage, 1)->inputs, "cache");
+  const Values others = with_role(spec.program(stage, spec.lengths.front())->inputs, "cache");
   const bool same =
       std::equal(caches.begin(), caches.end(), others.begin(), others.end(),
                  [](const ValueSpec* a, const ValueSpec* b) { return a->name == b->name && a->has_shape(sizes(*b)); });
   if (!fits || !same) {
     problems.add("generate, stage " + spec.stages[stage].name,
-                 fits ? "other caches for " + std::to_string(length) + " tokens than for one"
+                 fits ? "other caches for " + std::to_string(length) + " tokens than for fewer"
                       : "activations of other shapes than " + spec.stages[stage - 1].name + " gives",
                  "the same");
   }
@@ -223,7 +223,7 @@ void read_generate(const JsonNode& root, Manifest& manifest) {
   spec.context = static_cast<uint32_t>(node.member("context").integer(1, kMostTokens));
   for (const JsonNode& length : node.member("lengths").items()) {
     const int64_t least = spec.lengths.empty() ? 1 : int64_t{spec.lengths.back()} + 1;
-    spec.lengths.push_back(static_cast<uint32_t>(length.integer(least, spec.lengths.empty() ? 1 : kMostTokens)));
+    spec.lengths.push_back(static_cast<uint32_t>(length.integer(least, kMostTokens)));
   }
   for (const JsonNode& token : node.member("stop_tokens").items()) {
     spec.stop_tokens.push_back(token.integer(0, INT32_MAX));
@@ -248,8 +248,12 @@ void check_generate(const Manifest& manifest, JsonProblems& problems) {
   }
   const GenerateSpec& spec = *manifest.generate;
   if (spec.lengths.empty() || spec.stages.size() < 2) {
-    problems.add("generate", "no lengths, or fewer than two stages", "lengths from 1 on, and at least two stages");
+    problems.add("generate", "no lengths, or fewer than two stages", "lengths, and at least two stages");
     return;
+  }
+  if (spec.recomputes() && spec.lengths.back() != spec.context) {
+    problems.add("generate.lengths", "no 1, and " + std::to_string(spec.lengths.back()) + " tokens at most",
+                 "1 token, or as many as context");
   }
   std::set<std::string> names;
   for (const ProgramSpec& program : manifest.programs) {

@@ -103,13 +103,15 @@ struct GenerateSpec {
   std::string problem;            // why there are none; what follows is empty then
   std::string engine;             // empty: the bundle's
   uint32_t context = 0;           // tokens of a prompt and what follows it, at most
-  std::vector<uint32_t> lengths;  // tokens in one call, ascending; the first is 1
+  std::vector<uint32_t> lengths;  // tokens in one call, ascending
   std::vector<int64_t> stop_tokens;
   std::vector<ProgramSpec> programs;
   std::vector<StageSpec> stages;  // only `name`, `forward` and `bind` are used
 
   // The program of a stage for so many tokens; that of the last one has no length.
   const ProgramSpec* program(size_t stage, uint32_t length) const;
+  // Return whether the programs keep nothing of earlier tokens, so that a call takes all of them: no call takes one.
+  bool recomputes() const { return lengths.front() != 1; }
 };
 
 struct FileSpec {
