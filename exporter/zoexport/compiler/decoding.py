@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoexport.core.config import with_values
-from zoexport.core.errors import ModelError, VerifyError
+from zoexport.core.errors import LoweringError, ModelError, VerifyError
 from zoexport.core.graph import LayerGraph, ModelGraph, TrainingGraph
 from zoexport.core.progress import Progress
 from zoexport.core.target import Lowered
@@ -79,7 +79,13 @@ def generating(
     graph = generating_graph(planned, loaded.model, trained, progress, beside=beside)
     if isinstance(graph, Generating):
         return graph
-    written = planned.target.lower_generating(graph, planned.config, folder, progress)
+    recomputes = min(graph.lengths) > 1
+    try:
+        written = planned.target.lower_generating(graph, planned.config, folder, progress)
+    except LoweringError as error:
+        if not recomputes:
+            raise
+        return Generating({"problem": _sentence(loaded.model, error.expected)})
     stated = written.graph
     assert isinstance(stated, LayerGraph)
     entry = {
@@ -96,7 +102,7 @@ def generating(
     slow = (
         f"{type(loaded.model).__name__} generates slowly, and at most {stated.max_labels} tokens with the prompt: "
         "its layers cannot keep what they computed, so that each new token computes all tokens again"
-        if min(stated.lengths) > 1
+        if recomputes
         else ""
     )
     return Generating(entry, written.required_ops, stated, slow)

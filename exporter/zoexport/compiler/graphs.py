@@ -64,14 +64,12 @@ def capture_length(
 
 def captured(model: Any, length: int, max_length: int, progress: Progress) -> ModelGraph:
     """Capture the model with sequences of ``length`` tokens, for sequences of at most ``max_length`` tokens."""
-    from zoexport import models
     from zoexport.ir.capture import capture
     from zoexport.ir.verify import verify
 
     progress("capturing the model", None)
     graph = capture(model, length, max_length=max_length)
     verify(graph)
-    graph.unquantized = models.unquantized(model)
     return graph
 
 
@@ -103,6 +101,7 @@ def _passed(
 
     check_encoder(model, planned.method, planned.target, planned.config)
     config = planned.target.programs_config(planned.config)
+    graph.unquantized = models.unquantized(model, config.weights)
     linear = linear_weights(graph)
     modules = models.adapter_targets(model, *config.modules, linear)
     if values and config.modules[0] == "all-linear":

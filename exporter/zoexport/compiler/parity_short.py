@@ -403,7 +403,7 @@ class _BundleRows:
         manifest = bundle.manifest
         self.reader, self.manifest = reader, manifest
         self.path = bundle.path / manifest.get("weights", {}).get("file", manifests.FILE)
-        rounds = stored_weights(model, manifest["rotated_weights"])
+        rounds = stored_weights(model, manifest["settings"]["weights"], manifest["rotated_weights"])
         owners: dict[int, list[str]] = {}
         for name, value in model.named_parameters(remove_duplicate=False):
             owners.setdefault(value.data_ptr(), []).append(name)

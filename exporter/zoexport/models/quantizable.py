@@ -1,4 +1,4 @@
-"""Which parameters of a model ``weights=int4`` and ``int8`` quantize: one rule for bundles and for their reference."""
+"""Choice of the parameters that int4 and int8 quantize: one rule for bundles and for their reference."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 LEAST_WIDTH = 32
-"""Inputs of the narrowest linear layer that is quantized; a narrower one has few weights, and often an odd width."""
+"""Inputs of the narrowest linear layer with int4 weights; a narrower one has few weights, and no group fits."""
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _ROUTERS = ("gate", "router")
@@ -16,18 +16,25 @@ _TOKEN_TABLES = ("embed_tokens_per_layer",)
 """Embeddings of tokens beside the model's input embedding (Gemma 3n and 4)."""
 
 
-def unquantized(model: nn.Module) -> set[str]:
+def unquantized(model: nn.Module, weights: str) -> set[str]:
     """Return the names of the parameters that keep float32.
 
     Linear layers and embeddings of tokens are quantized, except for routers of experts, whose choice a small error
-    changes, and for layers of fewer than :data:`LEAST_WIDTH` inputs.
+    changes, and with int4 for layers of fewer than :data:`LEAST_WIDTH` inputs.
+
+    Args:
+        weights: ``int4`` or ``int8``.
     """
     from torch import nn
 
     quantized = {
         id(module.weight)
         for path, module in model.named_modules()
-        if (isinstance(module, nn.Linear) and _is_wide(module) and not is_router(model, path))
+        if (
+            isinstance(module, nn.Linear)
+            and (weights != "int4" or module.in_features >= LEAST_WIDTH)
+            and not is_router(model, path)
+        )
         or _embeds_tokens(model, path, module)
     }
     named = model.named_parameters(remove_duplicate=False)
@@ -42,10 +49,6 @@ def is_router(model: Any, path: str) -> bool:
     text = None if config is None else config.get_text_config()
     counts = {getattr(text, name, None) for name in _EXPERTS}
     return model.get_submodule(path).out_features in counts
-
-
-def _is_wide(module: nn.Linear) -> bool:
-    return module.in_features >= LEAST_WIDTH
 
 
 def _embeds_tokens(model: Any, path: str, module: nn.Module) -> bool:

@@ -118,7 +118,7 @@ def round_weights(model: Any, settings: Mapping[str, Any], rotated: Collection[s
 
     if settings["weights"] == "fp32":
         return
-    for weight, turns in stored_weights(model, rotated).values():
+    for weight, turns in stored_weights(model, settings["weights"], rotated).values():
         # A rotation is its own inverse: round as stored, then rotate back for the layer's inputs.
         values = rounded(hadamard.rotate_rows(weight) if turns else weight, settings)
         weight.copy_(hadamard.rotate_rows(values) if turns else values)

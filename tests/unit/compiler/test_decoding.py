@@ -58,7 +58,7 @@ def test_masks_that_replace_scores_by_a_number_are_known() -> None:
     assert sorted({*calls}) == [0, 8]
 
 
-def test_a_model_that_cannot_generate_says_why_in_words() -> None:
+def test_layers_without_caches_compute_all_tokens_again() -> None:
     hybrid = GraniteMoeHybridConfig(
         **LLAMA_LIKE,
         layer_types=["mamba", "attention"],
@@ -69,13 +69,14 @@ def test_a_model_that_cannot_generate_says_why_in_words() -> None:
         num_local_experts=0,
         shared_intermediate_size=128,
     )
-    planned, made = _made(hybrid)
-    assert isinstance(made, Generating)
-    assert made.notes(planned.config) == [
-        "GraniteMoeHybridForCausalLM can be trained but does not generate text, which takes "
-        "layers whose tokens see each other through attention alone: export what was trained "
-        "(zoexport adapter export) and generate with transformers"
-    ]
+    _, made = _made(hybrid)
+    assert isinstance(made, LayerGraph)
+    assert made.lengths[0] > 1 and made.lengths[-1] == made.max_labels
+    assert not any(
+        is_call(node, zo.cached_attention)
+        for program in made.programs.values()
+        for node in program.module.graph.nodes
+    )
     planned, made = _made(hybrid, generate=False)
     assert isinstance(made, Generating)
     assert made.notes(planned.config) == []

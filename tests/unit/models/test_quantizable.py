@@ -8,9 +8,10 @@ from zoexport.models import adapter_targets, is_router, linear_names, unquantize
 
 def test_narrow_layers_routers_and_fused_experts_keep_float32() -> None:
     model = tiny_model(tiny_config("jamba"))
-    left = unquantized(model)
+    left = unquantized(model, "int4")
     narrow = [name for name in left if name.endswith("dt_proj.weight")]
     assert narrow and all(model.get_parameter(name).shape[1] < 32 for name in narrow)
+    assert not set(narrow) & unquantized(model, "int8")
     assert any("experts" in name for name in left)
     assert any(name.endswith("router.weight") for name in left)
     assert "model.embed_tokens.weight" not in left
@@ -20,16 +21,16 @@ def test_narrow_layers_routers_and_fused_experts_keep_float32() -> None:
 def test_a_router_that_is_a_linear_layer_keeps_float32_and_has_no_adapter() -> None:
     model = tiny_model(tiny_config("afmoe"))
     routers = [path for path in linear_names(model) if is_router(model, path)]
-    assert routers and {f"{path}.weight" for path in routers} <= unquantized(model)
+    assert routers and {f"{path}.weight" for path in routers} <= unquantized(model, "int8")
     assert not set(routers) & set(adapter_targets(model, "all-linear"))
 
 
 def test_tables_of_tokens_for_each_layer_are_quantized() -> None:
-    left = unquantized(tiny_model(tiny_config("gemma4_text")))
+    left = unquantized(tiny_model(tiny_config("gemma4_text")), "int4")
     assert not any("embed_tokens" in name for name in left)
 
 
 def test_learned_positions_keep_float32() -> None:
-    left = unquantized(tiny_model(tiny_config("opt")))
+    left = unquantized(tiny_model(tiny_config("opt")), "int8")
     assert any("embed_positions" in name for name in left)
     assert not any("embed_tokens" in name for name in left)

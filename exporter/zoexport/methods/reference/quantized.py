@@ -44,7 +44,7 @@ def quantize_model(
     known = known or {}
     named = model.named_parameters(remove_duplicate=False)
     names = {value.data_ptr(): name for name, value in named if f"{name}.codes" in known}
-    for place, (weight, turns) in stored_weights(model, rotated).items():
+    for place, (weight, turns) in stored_weights(model, settings["weights"], rotated).items():
         name = names.get(place)
         weight.copy_(
             rounded(hadamard.rotate_rows(weight) if turns else weight, settings)
@@ -65,11 +65,11 @@ def read_as_bundle(model: Any, settings: Mapping[str, Any], rotated: Collection[
     named = model.named_parameters(remove_duplicate=False)
     turned = {id(parameter) for name, parameter in named if name in rotated}
     if settings.get("compute") == "bf16":
-        _multiply_bf16(model)
+        _multiply_bf16(model, settings["weights"])
     # The NPU's own ranges are not modeled: their effect is within the bounds of parity.
     rounds = settings["activations"] == "int8" and settings.get("compute") != "fp16"
     round_ = _rounded if rounds else _leave
-    for layer in _quantized(model):
+    for layer in _quantized(model, settings["weights"]):
         turn = hadamard.rotate_rows if id(layer.weight) in turned else _leave
         if isinstance(layer, nn.Embedding):
             layer.register_forward_hook(lambda _, __, rows, turn=turn: turn(rows))
@@ -78,8 +78,8 @@ def read_as_bundle(model: Any, settings: Mapping[str, Any], rotated: Collection[
             layer.forward = _reading(layer.forward, turn, round_)
 
 
-def _multiply_bf16(model: Any) -> None:
-    of_text = set(_quantized(model))
+def _multiply_bf16(model: Any, weights: str) -> None:
+    of_text = set(_quantized(model, weights))
     named: dict[str, Any] = {
         name: layer
         for name, layer in model.named_modules()
@@ -110,18 +110,20 @@ class _ProductBf16(torch.autograd.Function):
         return as_bf16(dy) @ as_bf16(weight), None
 
 
-def stored_weights(model: Any, rotated: Collection[str]) -> dict[int, tuple[Tensor, bool]]:
+def stored_weights(
+    model: Any, weights: str, rotated: Collection[str]
+) -> dict[int, tuple[Tensor, bool]]:
     """Return the quantized weights by memory address, and whether they are stored rotated."""
     turned = {
         parameter.data_ptr()
         for name, parameter in model.named_parameters(remove_duplicate=False)
         if name in rotated
     }
-    found = [layer.weight.data for layer in _quantized(model)]
+    found = [layer.weight.data for layer in _quantized(model, weights)]
     return {weight.data_ptr(): (weight, weight.data_ptr() in turned) for weight in found}
 
 
-def _quantized(model: Any) -> list[Any]:
+def _quantized(model: Any, weights: str) -> list[Any]:
     """Return the linear layers and embeddings of the language model that bundles quantize.
 
     Vision and audio encoders are not in bundles.
@@ -135,7 +137,7 @@ def _quantized(model: Any) -> list[Any]:
         if type(getattr(module, "config", None)) in others
         for layer in module.modules()
     }
-    left = unquantized(model)
+    left = unquantized(model, weights)
     return [
         module
         for path, module in model.named_modules()
