@@ -166,66 +166,45 @@ def _made(planned: Plan, model: Any, graph: TrainingGraph, progress: Progress) -
     Raises:
         VerifyError: the model's layers can be written in neither way.
     """
+    from zoexport.ir.graphs import copy_graph
     from zoexport.ir.lengths import FixedLength
     from zoexport.methods.split import decoding_passes, recomputing_passes
 
     length, context = _captured_length(planned, model, graph)
     lengths = [one for one in planned.target.generating_lengths if one <= context]
-
-    def cached(own: TrainingSettings, modules: list[str]) -> list[Pass]:
-        return decoding_passes(own, modules, context=context, lengths=lengths)
-
+    cached = partial(decoding_passes, context=context, lengths=lengths)
+    captured = _captured(model, graph, length, context, progress)
     try:
-        return _captured(planned, model, graph, (length, context), cached, progress)
+        return _split(planned, model, copy_graph(captured), cached, progress)
     except VerifyError as error:
         _LOG.debug("no programs with caches: %s", error)
     if graph.any_length:
         with contextlib.suppress(FixedLength):
-            return _captured(
-                planned,
-                model,
-                graph,
-                (length, context),
-                partial(recomputing_passes, context=context),
-                progress,
-            )
+            recomputing = partial(recomputing_passes, context=context)
+            return _split(planned, model, captured, recomputing, progress)
     shorter = min(context, graph.max_length)
+    captured = _captured(model, graph, shorter, shorter, progress)
+    captured.any_length = False
     recomputing = partial(recomputing_passes, context=shorter)
-    return _captured(
-        planned, model, graph, (shorter, shorter), recomputing, progress, any_length=False
-    )
+    return _split(planned, model, captured, recomputing, progress)
 
 
 def _captured(
-    planned: Plan,
-    model: Any,
-    graph: TrainingGraph,
-    lengths: tuple[int, int],
-    passes: Callable[[TrainingSettings, list[str]], list[Pass]],
-    progress: Progress,
-    *,
-    any_length: bool = True,
-) -> LayerGraph:
-    """Capture a model and make programs of its layers that generate.
+    model: Any, graph: TrainingGraph, length: int, context: int, progress: Progress
+) -> ModelGraph:
+    """Capture a model to generate.
 
     Args:
         graph: graph of the training programs; shares weights, sparse indices and quantization with
             it.
-        lengths: tokens to capture, and at most in a prompt with its completion.
-        passes: returns the rewrites, given settings and modules to train.
-        any_length: whether the captured length marks sizes.
+        length, context: tokens to capture, which mark sizes, and at most in a prompt with its completion.
 
     Raises:
-        VerifyError: the model's layers cannot be written in this way.
+        VerifyError: the model takes no rows of so many tokens.
     """
-    from zoexport import models
     from zoexport.ir.capture import capture
     from zoexport.ir.verify import verify
-    from zoexport.passes.find_linears import linear_weights
-    from zoexport.passes.pipeline import run_passes
 
-    config = planned.config
-    length, context = lengths
     progress("capturing the model to generate", None)
     try:
         captured = capture(model, length, max_length=context)
@@ -237,13 +216,36 @@ def _captured(
     captured.source = graph.source
     captured.chosen = None if graph.chosen is None else dict(graph.chosen)
     captured.measured, captured.unquantized = graph.measured, graph.unquantized
-    captured.any_length = any_length
+    captured.any_length = True
+    return captured
+
+
+def _split(
+    planned: Plan,
+    model: Any,
+    captured: ModelGraph,
+    passes: Callable[[TrainingSettings, list[str]], list[Pass]],
+    progress: Progress,
+) -> LayerGraph:
+    """Make programs of a captured model's layers that generate.
+
+    Args:
+        passes: returns the rewrites, given settings and modules to train.
+
+    Raises:
+        VerifyError: the model's layers cannot be written in this way.
+    """
+    from zoexport import models
+    from zoexport.passes.find_linears import linear_weights
+    from zoexport.passes.pipeline import run_passes
+
+    config = planned.config
     # These programs run on the CPU, even if the target quantizes the weights of its own programs.
     own = with_values(planned.target.programs_config(config), {"weights": config.weights})
     modules = models.adapter_targets(model, *own.modules, linear_weights(captured))
     made = run_passes(captured, passes(own, modules), progress)
     assert isinstance(made, LayerGraph)
-    made.max_labels = context
+    made.max_labels = made.max_length
     made.programs = {
         f"{PREFIX}{name}": dataclasses.replace(program, name=f"{PREFIX}{name}")
         for name, program in made.programs.items()
