@@ -1,6 +1,7 @@
 // Quantized weights as the operators of namespace zoexport receive them, and products with them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -10,34 +11,39 @@
 namespace zoexport::ops {
 
 inline constexpr const char* kInt4Rule =
-    "codes must be uint8 (N, K/2), scales bfloat16 (N, K/G), G a multiple of 32 that divides K";
+    "codes must be uint8 (N, K/2), scales bfloat16 (N, K/G), G a multiple of 32 that divides K; of experts (E, N, ...)";
 
-// The packed matrix of codes and scales, or nothing where they do not fit.
-inline std::optional<kernels::Int4Matrix> as_int4(const Tensor& codes, const Tensor& scales) {
-  if (!is_dense(codes, ScalarType::Byte) || !is_dense(scales, ScalarType::BFloat16) || codes.dim() != 2 ||
-      scales.dim() != 2 || codes.size(0) != scales.size(0) || scales.size(1) < 1) {
+// Return whether the first axes of codes and scales are equal, those of a matrix or, of rank 3, of one for each expert.
+inline bool is_packed(const Tensor& codes, const Tensor& scales, ssize_t rank) {
+  return codes.dim() == rank && std::equal(codes.sizes().begin(), codes.sizes().end() - 1, scales.sizes().begin());
+}
+
+// The packed matrix of codes and scales, of rank 3 the first expert's, or nothing where they do not fit.
+inline std::optional<kernels::Int4Matrix> as_int4(const Tensor& codes, const Tensor& scales, ssize_t rank = 2) {
+  if (!is_dense(codes, ScalarType::Byte) || !is_dense(scales, ScalarType::BFloat16) || scales.dim() != rank ||
+      !is_packed(codes, scales, rank) || scales.size(rank - 1) < 1) {
     return std::nullopt;
   }
-  const size_t K = 2 * static_cast<size_t>(codes.size(1));
-  const size_t groups = static_cast<size_t>(scales.size(1));
+  const size_t K = 2 * static_cast<size_t>(codes.size(rank - 1));
+  const size_t groups = static_cast<size_t>(scales.size(rank - 1));
   const kernels::Int4Matrix matrix{codes.const_data_ptr<uint8_t>(),
                                    static_cast<const uint16_t*>(scales.const_data_ptr()),
-                                   static_cast<size_t>(codes.size(0)), K, K / groups};
+                                   static_cast<size_t>(codes.size(rank - 2)), K, K / groups};
   if (K % groups != 0 || !kernels::int4_valid(matrix)) {
     return std::nullopt;
   }
   return matrix;
 }
 
-inline constexpr const char* kInt8Rule = "codes must be int8 (N, K), scales float32 (N)";
+inline constexpr const char* kInt8Rule = "codes must be int8 (N, K), scales float32 (N); of experts (E, N, ...)";
 
-inline std::optional<kernels::Int8Matrix> as_int8(const Tensor& codes, const Tensor& scales) {
-  if (!is_dense(codes, ScalarType::Char) || !is_dense(scales, ScalarType::Float) || codes.dim() != 2 ||
-      scales.dim() != 1 || codes.size(0) != scales.size(0)) {
+inline std::optional<kernels::Int8Matrix> as_int8(const Tensor& codes, const Tensor& scales, ssize_t rank = 2) {
+  if (!is_dense(codes, ScalarType::Char) || !is_dense(scales, ScalarType::Float) || scales.dim() != rank - 1 ||
+      !is_packed(codes, scales, rank)) {
     return std::nullopt;
   }
   return kernels::Int8Matrix{codes.const_data_ptr<int8_t>(), scales.const_data_ptr<float>(),
-                             static_cast<size_t>(codes.size(0)), static_cast<size_t>(codes.size(1))};
+                             static_cast<size_t>(codes.size(rank - 2)), static_cast<size_t>(codes.size(rank - 1))};
 }
 
 // x (..., width) dense float32.

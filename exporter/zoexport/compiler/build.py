@@ -20,6 +20,7 @@ from zoexport.compiler.plan import Plan, fallback_plan, with_recipe
 from zoexport.core import manifest, rng, tolerances
 from zoexport.core.config import as_dict
 from zoexport.core.errors import ConfigError, LoweringError, ModelPhases
+from zoexport.core.features import Feature
 from zoexport.core.files import atomic_folder
 from zoexport.core.graph import LayerGraph, Measured, ModelGraph, RowReader, TrainingGraph
 from zoexport.core.mask import Mask, ranges
@@ -110,6 +111,8 @@ def compile_bundle(
     with phases.explained(), atomic_folder(bundle, replace=force) as folder:
         progress("loading the model", None)
         loaded = models.load(source, lazy=planned.config.staged)
+        if Feature.ROUTED_PRODUCTS in planned.target.has:
+            models.route_experts(loaded.model)
         phases.model = loaded.architecture
         if mask is not None:
             check_mask(mask, loaded)
@@ -273,6 +276,7 @@ def _described(
 
     from zoexport import adapters
     from zoexport.data.text_entry import text_entry
+    from zoexport.models import is_routed
 
     save_file(graph.initial, folder / manifest.INITIAL_STATE)
     adapters.write_peft_config(folder, graph.slots, planned.config, loaded)
@@ -285,6 +289,7 @@ def _described(
         "parameters": sum(parameter.numel() for parameter in loaded.model.parameters()),
         "sha256": loaded.sha256,
         **({} if heads is None else {"attention_heads": heads}),
+        **({"experts": "routed"} if is_routed(loaded.model) else {}),
         **adapters.llama_cpp_entry(graph.slots, loaded, heads),
     }
     tokenizer = sorted(path.name for path in loaded.tokenizer_files)

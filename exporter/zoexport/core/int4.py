@@ -72,22 +72,23 @@ def quantize_int4(
     least squared error.
 
     Args:
-        weight: (N, K), a floating dtype. It is read in pieces; temporaries stay below 64 MB.
+        weight: (..., N, K), a floating dtype. It is read in pieces; temporaries stay below 64 MB.
         group_size: a multiple of 32 that divides K.
         steps: use scales that are 1 to 16 times one step of their row, and codes from -7 on. Integer
             products of NPUs take such weights alone.
         where: what to name in a message.
 
     Returns:
-        codes uint8 (N, K/2) and scales bfloat16 (N, K/group_size), positive and normal.
+        codes uint8 (..., N, K/2) and scales bfloat16 (..., N, K/group_size), positive and normal.
 
     Raises:
         ConfigError: an impossible group size, or a weight that is not a finite matrix.
     """
     _check_matrix(weight, where)
-    rows, width = weight.shape
+    *lead, width = weight.shape
+    weight = weight.detach().flatten(0, -2)
     check_group_size(group_size, width, where=where)
-    groups = weight.detach().reshape(-1, group_size)
+    groups = weight.reshape(-1, group_size)
     # Allocated apart from the temporaries, which would fragment the heap.
     codes = untouched_zeros((groups.shape[0], group_size // 2), torch.uint8)
     scales = untouched_zeros((groups.shape[0],), torch.bfloat16)
@@ -107,13 +108,13 @@ def quantize_int4(
     else:
         with ThreadPoolExecutor(torch.get_num_threads()) as threads:
             list(threads.map(quantize, begins))
-    codes, scales = codes.reshape(rows, width // 2), scales.reshape(rows, width // group_size)
+    codes, scales = codes.reshape(-1, width // 2), scales.reshape(-1, width // group_size)
     if steps:
         pieces = max(1, CHUNK // width)
-        for begin in range(0, rows, pieces):
+        for begin in range(0, len(weight), pieces):
             part = slice(begin, begin + pieces)
-            codes[part], scales[part] = _in_steps(weight.detach()[part].float(), scales[part])
-    return codes, scales
+            codes[part], scales[part] = _in_steps(weight[part].float(), scales[part])
+    return codes.reshape(*lead, -1), scales.reshape(*lead, -1)
 
 
 def _in_steps(weight: torch.Tensor, scales: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -154,18 +155,18 @@ def dequantize_int4(
     """Dequantize a weight: w = q * s, exact in float32.
 
     Args:
-        codes: uint8 (N, K/2).
-        scales: bfloat16 (N, K/group_size).
+        codes: uint8 (..., N, K/2).
+        scales: bfloat16 (..., N, K/group_size).
         group_size: None: K divided by the number of scales per row.
 
     Returns:
-        float32 (N, K).
+        float32 (..., N, K).
 
     Raises:
         ConfigError: shapes or dtypes that do not belong together.
     """
     size = _check_packed(codes, scales, group_size)
-    rows, half = codes.shape
+    *lead, half = codes.shape
     groups = codes.reshape(-1, size // 2)
     factors = scales.to(torch.float32).reshape(-1, 1)
     values = torch.empty(len(groups), size)
@@ -173,7 +174,7 @@ def dequantize_int4(
     for begin in range(0, len(groups), chunk):
         part = values[begin : begin + chunk]
         part.copy_(unpack_int4(groups[begin : begin + chunk])).mul_(factors[begin : begin + chunk])
-    return values.reshape(rows, 2 * half)
+    return values.reshape(*lead, 2 * half)
 
 
 def pack_int4(values: torch.Tensor) -> torch.Tensor:
@@ -195,45 +196,47 @@ def quantize_int8(
     """Codes and scales of a weight, one symmetric scale for each output channel.
 
     Args:
-        weight: (N, K), a floating dtype.
+        weight: (..., N, K), a floating dtype.
         where: what to name in a message.
 
     Returns:
-        codes int8 (N, K) in [-127, 127] and scales float32 (N), positive and normal.
+        codes int8 (..., N, K) in [-127, 127] and scales float32 (..., N), positive and normal.
 
     Raises:
         ConfigError: the weight is not a finite matrix.
     """
     _check_matrix(weight, where)
+    lead = weight.shape[:-1]
+    weight = weight.detach().flatten(0, -2)
     codes = untouched_zeros(tuple(weight.shape), torch.int8)
     scales = untouched_zeros((weight.shape[0],), torch.float32)
     chunk = max(1, CHUNK // max(1, weight.shape[1]))
     for begin in range(0, weight.shape[0], chunk):
-        part = weight.detach()[begin : begin + chunk].to(torch.float32)
+        part = weight[begin : begin + chunk].to(torch.float32)
         _check_finite(part, where)
         scale = (part.abs().amax(dim=1) / 127).clamp(min=torch.finfo(torch.float32).tiny)
         scales[begin : begin + chunk] = scale
         codes[begin : begin + chunk] = (
             (part / scale.unsqueeze(1)).round().clamp(-127, 127).to(torch.int8)
         )
-    return codes, scales
+    return codes.reshape(*lead, -1), scales.reshape(lead)
 
 
 def dequantize_int8(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """w = q * s of codes int8 (N, K) and scales float32 (N): float32 (N, K).
+    """w = q * s of codes int8 (..., N, K) and scales float32 (..., N): float32 (..., N, K).
 
     Raises:
         ConfigError: shapes or dtypes that do not belong together.
     """
-    fits = codes.dim() == 2 and scales.shape == codes.shape[:1]
+    fits = codes.dim() >= 2 and scales.shape == codes.shape[:-1]
     if not fits or codes.dtype != torch.int8 or scales.dtype != torch.float32:
         raise ConfigError(
             "int8 weight",
             found=f"codes {_describe(codes)} with scales {_describe(scales)}",
-            expected="codes int8 (N, K) with scales float32 (N)",
+            expected="codes int8 (..., N, K) with scales float32 (..., N)",
             fix="Pass what quantize_int8 returned.",
         )
-    return codes.to(torch.float32) * scales.unsqueeze(1)
+    return codes.to(torch.float32) * scales.unsqueeze(-1)
 
 
 def quantize_groups(groups: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> None:
@@ -306,12 +309,12 @@ def _describe(tensor: torch.Tensor) -> str:
 
 
 def _check_matrix(weight: torch.Tensor, where: str) -> None:
-    if weight.dim() != 2 or not weight.is_floating_point():
+    if weight.dim() < 2 or not weight.is_floating_point():
         raise ConfigError(
             where,
             found=_describe(weight),
-            expected="a floating-point matrix (N, K)",
-            fix="Quantize only the weights of linear and embedding layers.",
+            expected="a floating-point matrix (..., N, K)",
+            fix="Quantize only the weights of linear layers, embeddings and experts.",
         )
 
 
@@ -326,15 +329,14 @@ def _check_finite(part: torch.Tensor, where: str) -> None:
 
 
 def _check_packed(codes: torch.Tensor, scales: torch.Tensor, group_size: int | None) -> int:
-    groups = scales.shape[1] if scales.dim() == 2 else 0
-    width = 2 * codes.shape[1] if codes.dim() == 2 else 0
+    matrices = codes.dim() >= 2 and scales.shape[:-1] == codes.shape[:-1]
+    groups, width = (scales.shape[-1], 2 * codes.shape[-1]) if matrices else (0, 0)
     size = group_size if group_size is not None else (width // groups if groups else 0)
-    fits = codes.dim() == 2 and groups > 0 and codes.shape[0] == scales.shape[0]
-    if not fits or codes.dtype != torch.uint8 or scales.dtype != torch.bfloat16:
+    if not groups or codes.dtype != torch.uint8 or scales.dtype != torch.bfloat16:
         raise ConfigError(
             "int4 weight",
             found=f"codes {_describe(codes)} with scales {_describe(scales)}",
-            expected="codes uint8 (N, K/2) with scales bfloat16 (N, K/group_size)",
+            expected="codes uint8 (..., N, K/2) with scales bfloat16 (..., N, K/group_size)",
             fix="Pass what quantize_int4 returned.",
         )
     check_group_size(size, width, where="int4 weight")

@@ -11,6 +11,7 @@ from zoexport.core.graph import Program
 from zoexport.ir.graphs import (
     INPUT_GRADIENTS,
     QUANTIZED_LINEARS,
+    ROUTED_LINEARS,
     arguments,
     aten,
     is_call,
@@ -28,6 +29,7 @@ _PRODUCTS = (
     zo.grid_linear_int8,
     *QUANTIZED_LINEARS,
     *INPUT_GRADIENTS,
+    *ROUTED_LINEARS,
 )
 _ADDED_PRODUCTS = (aten.addmm, aten.baddbmm)
 

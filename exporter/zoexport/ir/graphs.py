@@ -38,6 +38,9 @@ INPUT_GRADIENTS = (
 )
 """Of quantized linear layers."""
 
+ROUTED_LINEARS = (zo.routed_linear, zo.routed_linear_int4, zo.routed_linear_int8)
+"""Of experts that a router chose, forward and by their inputs."""
+
 EXAMPLE_SIZE = 5
 
 

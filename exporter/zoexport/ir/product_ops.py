@@ -5,12 +5,14 @@ These are torch's own results: a device adds up in another order (``runtime_ops/
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from zoexport.core import int4
+from zoexport.core.routed import routed_product
 from zoexport.ir.declare import declare, differentiable, like, operator
 
 ROUNDED_GROUP = 32
@@ -163,6 +165,99 @@ def _differentiate(name: str) -> None:
 
 for _name in ("linear_int4", "linear_int4_bf16", "linear_int8", "linear_int8_bf16"):
     _differentiate(_name)
+
+
+# --- experts --------------------------------------------------------------------------------------
+
+
+def _routed_shape(x: Tensor, weight: Tensor, experts: Tensor, transposed: bool) -> Tensor:
+    return x.new_empty((*experts.shape, weight.shape[2 if transposed else 1]))
+
+
+def _routed_int4_shape(x: Tensor, codes: Tensor, experts: Tensor, transposed: bool) -> Tensor:
+    return x.new_empty((*experts.shape, 2 * codes.shape[2] if transposed else codes.shape[1]))
+
+
+def _routed_int8_shape(x: Tensor, codes: Tensor, experts: Tensor, transposed: bool) -> Tensor:
+    return _routed_shape(x, codes, experts, transposed)
+
+
+@operator(_routed_shape)
+def routed_linear(x: Tensor, weight: Tensor, experts: Tensor, transposed: bool) -> Tensor:
+    """x W^T of the expert that a router chose for each row, or x W; differentiable in x alone.
+
+    The gradient by x is the operator itself, with the other value of ``transposed``.
+
+    Args:
+        x: float32 (tokens, k, K), or (tokens, 1, K) if all k experts of a token read the same row.
+        weight: float32 (E, N, K). experts: int64 (tokens, k); a number outside [0, E) gives zeros.
+        transposed: multiply with W; x is then (tokens, k or 1, N).
+
+    Returns:
+        float32 (tokens, k, N), or (tokens, k, K) if ``transposed``.
+    """
+    made = _routed_shape(x, weight, experts, transposed)
+    return _routed(made, x, experts, transposed, lambda expert: weight[expert], len(weight))
+
+
+@operator(_routed_int4_shape)
+def routed_linear_int4(
+    x: Tensor, codes: Tensor, scales: Tensor, experts: Tensor, transposed: bool
+) -> Tensor:
+    """:func:`routed_linear` of codes uint8 (E, N, K/2) and scales bfloat16 (E, N, K/G)."""
+
+    def weight(expert: int) -> Tensor:
+        return int4.dequantize_int4(codes[expert], scales[expert])
+
+    made = _routed_int4_shape(x, codes, experts, transposed)
+    return _routed(made, x, experts, transposed, weight, len(codes))
+
+
+@operator(_routed_int8_shape)
+def routed_linear_int8(
+    x: Tensor, codes: Tensor, scales: Tensor, experts: Tensor, transposed: bool
+) -> Tensor:
+    """:func:`routed_linear` of codes int8 (E, N, K) and scales float32 (E, N)."""
+
+    def weight(expert: int) -> Tensor:
+        return int4.dequantize_int8(codes[expert], scales[expert])
+
+    made = _routed_int8_shape(x, codes, experts, transposed)
+    return _routed(made, x, experts, transposed, weight, len(codes))
+
+
+def _routed(
+    made: Tensor,
+    x: Tensor,
+    experts: Tensor,
+    transposed: bool,
+    weight: Callable[[int], Tensor],
+    count: int,
+) -> Tensor:
+    def turned(expert: int) -> Tensor:
+        return weight(expert) if transposed else weight(expert).T
+
+    return routed_product(made, x, experts, turned, count)
+
+
+def _save_routed(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, *tensors, ctx.transposed = inputs
+    ctx.save_for_backward(*tensors)
+    ctx.shared = x.shape[1] == 1
+
+
+def _differentiate_routed(name: str) -> None:
+    product = getattr(torch.ops.zoexport, name)
+
+    @differentiable(name, _save_routed)
+    def _(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        dx = product(dy, *ctx.saved_tensors, not ctx.transposed)
+        dx = dx.sum(1, keepdim=True) if ctx.shared and dx.shape[1] > 1 else dx
+        return dx, *([None] * (len(ctx.saved_tensors) + 1))
+
+
+for _name in ("routed_linear", "routed_linear_int4", "routed_linear_int8"):
+    _differentiate_routed(_name)
 
 
 # --- products -------------------------------------------------------------------------------------

@@ -341,7 +341,7 @@ def from_pretrained(
             folder,
             dtype=torch.float32,
             attn_implementation="eager",
-            experts_implementation=experts.IMPLEMENTATION,
+            experts_implementation=experts.DENSE,
             local_files_only=True,
             trust_remote_code=False,
             output_loading_info=True,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zoexport.core.errors import ModelError
+from zoexport.models.experts import route_experts
 from zoexport.models.load import LoadedModel, load
 from zoexport.models.source import resolve
 
@@ -29,4 +30,6 @@ def load_original(manifest: Mapping[str, Any], model: str | None = None) -> Load
             expected=f"the weights that the bundle was compiled from, {expected[:16]}...",
             fix="Pass the original model with --model.",
         )
+    if manifest["model"].get("experts") == "routed":
+        route_experts(loaded.model)
     return loaded

@@ -1,4 +1,4 @@
-"""Run a model whose weights stay in their files: linear layers and embeddings read the rows that they need.
+"""Run a model whose weights stay in their files: linear layers, embeddings and routed experts read what they need.
 
 All other weights (norms, biases, convolutions) are read once; scalars stay as they are. Only a few
 megabytes of weights and the activations are in memory, also when gradients are computed: the
@@ -8,6 +8,7 @@ backward pass reads the weights again.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from zoexport.core.graph import RowReader
+from zoexport.core.routed import routed_product
 from zoexport.core.untouched import untouched_zeros
+from zoexport.models.experts import fused_weights, is_routed, routed_experts
 
 _SMALL = 1 << 16
 """Maximum elements of a weight that is read once and kept."""
@@ -26,7 +29,7 @@ _Read = Callable[[int, int], Tensor]
 
 @contextlib.contextmanager
 def streaming(model: nn.Module, reader: RowReader) -> Iterator[None]:
-    """Make linear layers and embeddings read their weights when they run, inside the context.
+    """Make linear layers, embeddings and routed experts read their weights when they run, inside the context.
 
     A layer computes in the dtype of its parameters, which may be changed inside (``model.double()`` copies small ones
     only).
@@ -59,6 +62,17 @@ def streaming(model: nn.Module, reader: RowReader) -> Iterator[None]:
             else:
                 module.forward = _product(module, read, shapes[id(weight)])
                 layers.append(module)
+    products: dict[str, dict[str, Any]] = {}
+    for path, weight in (fused_weights(model) if is_routed(model) else {}).items():
+        streamed.add(id(weight))
+        weight.data = torch.empty(0)
+        owner, _, name = path.rpartition(".")
+        read, shape = _rows_of(reader, path), shapes[id(weight)]
+        products.setdefault(owner, {})[name] = functools.partial(_routed_product, read, shape)
+    for path, of_weight in products.items():
+        experts: Any = model.get_submodule(path)
+        experts.forward = functools.partial(routed_experts, experts, products=of_weight)
+        layers.append(experts)
     for name, value in model.named_parameters():
         if value.dim() and value.numel() and id(value) not in streamed:
             value.data = reader.read_rows(name, 0, len(value)).to(value.dtype)
@@ -98,6 +112,38 @@ def _product(layer: Any, read: _Read, shape: tuple[int, ...]) -> Callable[[Tenso
         return product if layer.bias is None else product + layer.bias
 
     return forward
+
+
+def _routed_product(
+    read: _Read, shape: tuple[int, ...], x: Tensor, chosen: Tensor, transposed: bool
+) -> Tensor:
+    def weight(expert: int) -> Tensor:
+        values = read(expert, expert + 1)[0].to(x.dtype)
+        return values if transposed else values.T
+
+    width = shape[2 if transposed else 1]
+    product: Tensor = _Routed.apply(x, chosen, weight, width, shape[0])  # type: ignore[no-untyped-call]  # torch's own
+    return product
+
+
+class _Routed(torch.autograd.Function):
+    """Products with the weights of chosen experts, with one of them in memory at a time."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, chosen: Tensor, weight: Callable[[int], Tensor], width: int, count: int
+    ) -> Tensor:
+        ctx.shape, ctx.weight, ctx.count = x.shape, weight, count
+        ctx.save_for_backward(chosen)
+        return routed_product(x.new_empty((*chosen.shape, width)), x, chosen, weight, count)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None, None, None]:
+        (chosen,) = ctx.saved_tensors
+        made = dy.new_empty((*chosen.shape, ctx.shape[-1]))
+        routed_product(made, dy, chosen, lambda expert: ctx.weight(expert).T, ctx.count)
+        dx = made.sum(1, keepdim=True) if ctx.shape[1] == 1 else made
+        return dx, None, None, None, None
 
 
 class _Product(torch.autograd.Function):

@@ -8,6 +8,7 @@ After, each stage binding codes and scales of its own weight::
 
     layer.0(hidden; W.codes, W.scales) -> hidden    y = zoexport.linear_int4(hidden, W.codes, W.scales, bias)
 
+The weights of experts that a router chooses are quantized likewise, with an axis of experts before the others.
 Activations stay float32. Only shapes are needed here: values are quantized when the file of weights is written. Left
 alone: adapters, norms, biases, tables over positions, ``graph.unquantized``, and weights that other operators read too.
 """
@@ -77,12 +78,10 @@ def _module(local: str) -> str:
 
 
 def _is_quantizable(graph: LayerGraph, program: Program, name: str, node: Node) -> bool:
-    if (
-        name not in graph.parameters - graph.unquantized
-        or len(node.meta["val"].shape) != 2
-        or not node.users
-    ):
+    if name not in graph.parameters - graph.unquantized or not node.users:
         return False
+    if len(node.meta["val"].shape) != 2:
+        return all(is_call(user, zo.routed_linear) and user.args[1] is node for user in node.users)
     tokens = placeholders(program).get("tokens")
     return all(
         (is_call(user, aten.linear) and user.args[1] is node and user.args[0] is not node)
@@ -95,15 +94,15 @@ def _declare(
     graph: LayerGraph, name: str, weights: str, group_size: int, steps: bool
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Codes and scales of a weight among the graph's weights, without values: dtype and shape of each."""
-    rows, width = graph.weights[name].shape
+    *rows, width = graph.weights[name].shape
     if weights == "int4":
         int4.check_group_size(group_size, width, where=f"setting 'group_size', for {name}")
         parts: dict[str, tuple[str, tuple[int, ...]]] = {
-            "codes": ("uint8", (rows, width // 2)),
-            "scales": ("bfloat16", (rows, width // group_size)),
+            "codes": ("uint8", (*rows, width // 2)),
+            "scales": ("bfloat16", (*rows, width // group_size)),
         }
     else:
-        parts = {"codes": ("int8", (rows, width)), "scales": ("float32", (rows,))}
+        parts = {"codes": ("int8", (*rows, width)), "scales": ("float32", (*rows,))}
     for part, (dtype, shape) in parts.items():
         graph.weights[f"{name}.{part}"] = torch.empty(
             shape, dtype=getattr(torch, dtype), device="meta"
@@ -123,13 +122,20 @@ def _rewrite(
         add_input(program, Value(f"{local}.{part}", "weight", dtype, shape))
         for part, (dtype, shape) in parts.items()
     )
-    linear = zo.linear_int4.default if weights == "int4" else zo.linear_int8.default
+    linear, routed = (
+        (zo.linear_int4.default, zo.routed_linear_int4.default)
+        if weights == "int4"
+        else (zo.linear_int8.default, zo.routed_linear_int8.default)
+    )
     nodes = program.module.graph
     for user in list(node.users):
         with nodes.inserting_before(user):
             if is_call(user, aten.linear):
                 x, _, *rest = arguments(user)
                 made = call(nodes, linear, x, codes, scales, rest[0] if rest else None)
+            elif is_call(user, zo.routed_linear):
+                x, _, *rest = arguments(user)
+                made = call(nodes, routed, x, codes, scales, *rest)
             elif weights == "int4":
                 made = call(nodes, zo.embedding_int4.default, codes, scales, user.args[1])
             else:

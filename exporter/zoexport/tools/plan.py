@@ -169,6 +169,8 @@ class _Planner:
         progress("reading the configuration", None)
         blank = models.blank(models.resolve(model, weights=False))
         self._model = blank.model
+        if Feature.ROUTED_PRODUCTS in first.target.has:
+            models.route_experts(blank.model)
         self._tokenizer = blank.tokenizer_bytes
         self._threads = threads
         self._labels = labels

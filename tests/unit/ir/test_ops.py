@@ -240,6 +240,7 @@ def test_every_operator_is_declared_with_its_out_overload():
         assert set(getattr(ZO, name).overloads()) == {"default"}
 
 
+CHOSEN = torch.tensor([[0, 2], [2, 2], [1, 0], [2, 0], [0, 1]])
 CALLS = [
     (
         "zo_update",
@@ -290,6 +291,15 @@ CALLS = [
     (
         "linear_int8_input_gradient",
         lambda: (values(8), *int4.quantize_int8(values(8, 64))),
+    ),
+    ("routed_linear", lambda: (values(5, 1, 64), values(3, 8, 64), CHOSEN, False)),
+    (
+        "routed_linear_int4",
+        lambda: (values(5, 2, 64), *int4.quantize_int4(values(3, 8, 64)), CHOSEN, False),
+    ),
+    (
+        "routed_linear_int8",
+        lambda: (values(5, 2, 8), *int4.quantize_int8(values(3, 8, 64)), CHOSEN, True),
     ),
     ("matmul", lambda: (values(2, 5, 8), values(2, 9, 8), False, True)),
     ("matmul", lambda: (values(2, 3, 8, 5), values(2, 3, 8, 9), True, False)),

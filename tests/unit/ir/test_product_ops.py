@@ -202,6 +202,74 @@ def test_linear_passes_torchs_checks_with_gradients(kind):
     )
 
 
+# --- experts --------------------------------------------------------------------------------------
+
+
+def routed(kind, count, n, k):
+    """The weights of experts as an operator takes them, and their values in double."""
+    weight = values(count, n, k)
+    if kind == "float":
+        return (weight,), weight.double()
+    parts = getattr(int4, f"quantize_{kind}")(weight)
+    return parts, getattr(int4, f"dequantize_{kind}")(*parts).double()
+
+
+@pytest.mark.parametrize("kind", ["float", "int4", "int8"])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("used", [11, 6])
+def test_routed_linear(kind, transposed, shared, used):
+    """Experts that no row chose, one that most rows choose, numbers of no expert, and rows of zeros at the end."""
+    count, n, k, tokens, chosen = 6, 40, 96, 11, 3
+    parts, weight = routed(kind, count, n, k)
+    operator = ZO.routed_linear if kind == "float" else getattr(ZO, f"routed_linear_{kind}")
+    x = values(tokens, 1 if shared else chosen, n if transposed else k, seed=1)
+    x[used:] = 0
+    experts = torch.randint(0, 4, (tokens, chosen), generator=torch.Generator().manual_seed(2))
+    experts[:, 0] = 1
+    experts[3] = torch.tensor([-1, count, 5])
+    matrices = weight if transposed else weight.mT
+    matrices = torch.cat((matrices, torch.zeros_like(matrices[:1])))
+    rows = x.double().expand(-1, chosen, -1).unsqueeze(2)
+    each = matrices[experts.where((experts >= 0) & (experts < count), count)]
+    exact = (rows @ each).squeeze(2)
+    t = torch.export.Dim("T", min=1, max=16)
+    method = lower(
+        lambda x, experts: operator(x, *parts, experts, transposed),
+        (x, experts),
+        dynamic=({0: t}, {0: t}),
+    )
+    assert near(method.execute((x, experts))[0], exact)
+    assert near(operator(x, *parts, experts, transposed), exact)
+    assert near(method.execute((x[:1], experts[:1]))[0], exact[:1])
+
+
+def test_rows_of_an_expert_beyond_those_gathered_at_a_time():
+    parts, weight = routed("int4", 2, 8, 32)
+    experts = (torch.arange(900) % 7 == 0).long().view(300, 3)
+    x = values(300, 3, 32, seed=1)
+    exact = (x.double().unsqueeze(2) @ weight.mT[experts]).squeeze(2)
+    method = lower(lambda x, e: ZO.routed_linear_int4(x, *parts, e, False), (x, experts))
+    assert near(method.execute((x, experts))[0], exact)
+
+
+@pytest.mark.parametrize("kind", ["float", "int4", "int8"])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_routed_linear_has_the_gradient_of_the_product(kind, shared, transposed):
+    parts, weight = routed(kind, 3, 40, 64)
+    operator = ZO.routed_linear if kind == "float" else getattr(ZO, f"routed_linear_{kind}")
+    experts = torch.tensor([[0, 2], [2, 2], [1, 0]])
+    x = values(3, 1 if shared else 2, 40 if transposed else 64, seed=1).requires_grad_()
+    exact = x.detach().double().requires_grad_()
+    rows = exact.expand(-1, 2, -1).unsqueeze(2)
+    made = (rows @ (weight if transposed else weight.mT)[experts]).squeeze(2)
+    dy = values(*made.shape, seed=3)
+    made.backward(dy.double())
+    operator(x, *parts, experts, transposed).backward(dy)
+    assert near(x.grad, exact.grad)
+
+
 # --- linear layers of which labels' log-probabilities leave ---------------------------------------
 
 LABELED = [
@@ -401,6 +469,8 @@ def misfits():
     bytes_, row_scales = int4.quantize_int8(values(8, 64))
     back, forward8 = ZO.linear_int4_input_gradient.default, ZO.linear_int8.default
     back8, loss = ZO.linear_int8_input_gradient.default, ZO.label_gradient.default
+    routed4, many = ZO.routed_linear_int4.default, int4.quantize_int4(values(3, 8, 64))
+    chosen = torch.tensor([[0, 1], [2, 0]])
     logits, labels, weights = values(3, 10), torch.zeros(3, dtype=torch.int64), values(3)
     return {
         "x too narrow": (forward, (values(2, 63), codes, scales, None)),
@@ -435,6 +505,15 @@ def misfits():
         "add_matmul c double": (
             ZO.add_matmul.default,
             (values(3, 5).double(), values(3, 4), values(4, 5), False, False),
+        ),
+        "routed x of another depth": (routed4, (values(2, 1, 32), *many, chosen, False)),
+        "routed x of other tokens": (routed4, (values(3, 1, 64), *many, chosen, False)),
+        "routed x of other choices": (routed4, (values(2, 3, 64), *many, chosen, False)),
+        "routed experts int32": (routed4, (values(2, 1, 64), *many, chosen.int(), False)),
+        "routed codes of a matrix": (routed4, (values(2, 1, 64), codes, scales, chosen, False)),
+        "routed scales of other experts": (
+            routed4,
+            (values(2, 1, 64), many[0], many[1][:2], chosen, False),
         ),
         "matmul a double": (product, (values(3, 4).double(), values(4, 5), False, False)),
         "matmul b double": (product, (values(3, 4), values(4, 5).double(), False, False)),

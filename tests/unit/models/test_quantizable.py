@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from tests.support.architectures import tiny_config, tiny_model
-from zoexport.models import adapter_targets, is_router, linear_names, unquantized
+from zoexport.models import (
+    adapter_targets,
+    experts,
+    is_router,
+    linear_names,
+    route_experts,
+    unquantized,
+)
 
 
-def test_narrow_layers_routers_and_fused_experts_keep_float32() -> None:
+def test_narrow_layers_routers_and_experts_that_are_not_routed_keep_float32() -> None:
     model = tiny_model(tiny_config("jamba"))
     left = unquantized(model, "int4")
     narrow = [name for name in left if name.endswith("dt_proj.weight")]
@@ -16,6 +23,16 @@ def test_narrow_layers_routers_and_fused_experts_keep_float32() -> None:
     assert any(name.endswith("router.weight") for name in left)
     assert "model.embed_tokens.weight" not in left
     assert not any(name.endswith("q_proj.weight") for name in left)
+
+
+def test_routed_experts_are_quantized() -> None:
+    experts.register()
+    model = tiny_model(tiny_config("gpt_oss"))
+    names = {name for name, _ in model.named_parameters() if ".experts." in name}
+    assert names <= unquantized(model, "int4")
+    route_experts(model)
+    kept = names & unquantized(model, "int4")
+    assert kept and all(name.endswith("_bias") for name in kept)
 
 
 def test_a_router_that_is_a_linear_layer_keeps_float32_and_has_no_adapter() -> None:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from zoexport.core import hadamard, int4
 from zoexport.ir.product_ops import ROUNDED_GROUP, as_bf16, rounded_rows
+from zoexport.models.experts import fused_weights, is_routed
 from zoexport.models.quantizable import unquantized
 from zoexport.models.targets import decoder_stack
 
@@ -120,6 +121,9 @@ def stored_weights(
         if name in rotated
     }
     found = [layer.weight.data for layer in _quantized(model, weights)]
+    if is_routed(model):
+        left = unquantized(model, weights)
+        found += [value.data for name, value in fused_weights(model).items() if name not in left]
     return {weight.data_ptr(): (weight, weight.data_ptr() in turned) for weight in found}
 
 
@@ -169,7 +173,7 @@ def _leave(rows: Tensor) -> Tensor:
 
 
 def rounded(weight: Tensor, settings: Mapping[str, Any]) -> Tensor:
-    """Return a weight (outputs, inputs), quantized and dequantized as in a bundle."""
+    """Return a weight (..., outputs, inputs), quantized and dequantized as in a bundle."""
     if settings["weights"] == "int4":
         group, steps = settings["group_size"], bool(settings.get("scale_steps"))
         return int4.dequantize_int4(*int4.quantize_int4(weight.detach(), group, steps=steps), group)

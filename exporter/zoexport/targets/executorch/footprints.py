@@ -16,6 +16,7 @@ from zoexport.core.target import Footprint
 from zoexport.ir.graphs import (
     INPUT_GRADIENTS,
     QUANTIZED_LINEARS,
+    ROUTED_LINEARS,
     aten,
     is_call,
     operand,
@@ -44,7 +45,14 @@ _INT4_AND_INT8 = (
     *INPUT_GRADIENTS,
 )
 _OF_TENSORS = (zo.matmul, zo.add_matmul)
-_PRODUCTS = (aten.linear, aten.mm, aten.bmm, aten.matmul, *_OF_TENSORS, *_INT4_AND_INT8)
+_PRODUCTS = (
+    *(aten.linear, aten.mm, aten.bmm, aten.matmul),
+    *_OF_TENSORS,
+    *_INT4_AND_INT8,
+    *ROUTED_LINEARS,
+)
+# runtime_ops/bindings/executorch_routed_ops.cpp: rows of an expert that are gathered at a time.
+_GATHERED_ROWS = 256
 _LABELS = (
     zo.linear_label_logprobs,
     zo.linear_label_logprobs_int4,
@@ -62,7 +70,7 @@ def footprint(program: Program) -> Footprint:
     nodes = list(fused.module.graph.nodes)
     labels = [node for node in nodes if is_call(node, *_LABELS)]
     return Footprint(
-        planned_bytes(fused) + _rounded(nodes) + sum(map(_of_labels, labels)),
+        planned_bytes(fused) + _rounded(nodes) + _gathered(nodes) + sum(map(_of_labels, labels)),
         # A thread keeps separate scratch memory for products and for attention.
         max((_scratch(node) for node in nodes if is_call(node, *_PRODUCTS)), default=0)
         + sum(
@@ -93,6 +101,20 @@ def _rounded_rows(node: Node) -> int:
     return math.prod(shape_of(operand(node))) * 5 // 4
 
 
+def _gathered(nodes: Iterable[Node]) -> int:
+    """Return the bytes of an expert's rows and products that the calling thread keeps between products."""
+    return max(
+        (
+            4
+            * min(_GATHERED_ROWS, math.prod(shape_of(node)[:-1]))
+            * (shape_of(operand(node))[-1] + shape_of(node)[-1])
+            for node in nodes
+            if is_call(node, *ROUTED_LINEARS)
+        ),
+        default=0,
+    )
+
+
 def _bytes(node: Node) -> int:
     value = node.meta.get("val")
     return value.nbytes if isinstance(value, torch.Tensor) else 0
@@ -102,7 +124,7 @@ def _scratch(node: Node) -> int:
     """Return the bytes that a product takes in each thread."""
     if is_call(node, *_ROUNDED):
         return _ROUNDED_PANEL * shape_of(operand(node))[-1] // 32
-    if is_call(node, *_INT4_AND_INT8, aten.linear):
+    if is_call(node, *_INT4_AND_INT8, *ROUTED_LINEARS, aten.linear):
         rows, depth = math.prod(shape_of(operand(node))[:-1]), shape_of(operand(node))[-1]
     else:
         first = 1 if is_call(node, zo.add_matmul) else 0
@@ -146,5 +168,14 @@ def moved_bytes(program: Program) -> int:
         if is_call(node, *_LOOKUPS):
             tables, indices = node.all_input_nodes[:-1], math.prod(shape_of(node)[:-1])
             read = sum(_bytes(table) * indices // max(1, shape_of(table)[0]) for table in tables)
+        if is_call(node, *ROUTED_LINEARS):
+            x, *weights, experts = node.all_input_nodes
+            read = _bytes(x) + _bytes(experts) + sum(_of_chosen(part, experts) for part in weights)
         moved += read + sum(value.nbytes for value in results)
     return moved
+
+
+def _of_chosen(weight: Node, experts: Node) -> int:
+    """Return the bytes of the experts that tokens choose, if routers choose each with the same probability."""
+    (tokens, k), count = shape_of(experts), shape_of(weight)[0]
+    return int(_bytes(weight) * (1 - (1 - k / count) ** tokens))

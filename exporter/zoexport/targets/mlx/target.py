@@ -46,7 +46,8 @@ targets.register(
         engine="mlx",
         package="mlx",
         has=frozenset(Feature)
-        - {Feature.ROUNDED_PRODUCTS, Feature.ATTENTION, Feature.SAVED_PRODUCTS},
+        - {Feature.ROUNDED_PRODUCTS, Feature.ROUTED_PRODUCTS, Feature.ATTENTION}
+        - {Feature.SAVED_PRODUCTS},
         fixed_labels=True,
         generating_lengths=(1, 8, 32, 128),
         lowering_memory=LoweringMemory(2_000_000, 8_000, {"int4": 1.4, "int8": 3.2, "fp32": 0.6}),
