@@ -34,8 +34,7 @@ SLOW = {
     "qwen3_moe": "attention",
     "recurrent_gemma": "all-linear",
 }
-RECOMPUTE = {"bamba", "falcon_h1", "gemma3n_text", "gpt_oss", "granitemoehybrid", "jamba"}
-RECOMPUTE |= {"mamba2", "qwen3_5_text", "recurrent_gemma"}
+RECOMPUTE = {"gemma3n_text", "gpt_oss", "recurrent_gemma"}
 
 
 def follow(model_type: str, targets: str, folder: Path) -> None:

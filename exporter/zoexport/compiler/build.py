@@ -111,7 +111,7 @@ def compile_bundle(
     with phases.explained(), atomic_folder(bundle, replace=force) as folder:
         progress("loading the model", None)
         loaded = models.load(source, lazy=planned.config.staged)
-        if Feature.ROUTED_PRODUCTS in planned.target.has:
+        if Feature.MODEL_OPERATORS in planned.target.has:
             models.route_experts(loaded.model)
         phases.model = loaded.architecture
         if mask is not None:

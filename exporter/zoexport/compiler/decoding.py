@@ -173,7 +173,7 @@ def _made(planned: Plan, model: Any, graph: TrainingGraph, progress: Progress) -
     length, context = _captured_length(planned, model, graph)
     lengths = [one for one in planned.target.generating_lengths if one <= context]
     cached = partial(decoding_passes, context=context, lengths=lengths)
-    captured = _captured(model, graph, length, context, progress)
+    captured = _captured(planned, model, graph, length, context, progress)
     try:
         return _split(planned, model, copy_graph(captured), cached, progress)
     except VerifyError as error:
@@ -183,14 +183,19 @@ def _made(planned: Plan, model: Any, graph: TrainingGraph, progress: Progress) -
             recomputing = partial(recomputing_passes, context=context)
             return _split(planned, model, captured, recomputing, progress)
     shorter = min(context, graph.max_length)
-    captured = _captured(model, graph, shorter, shorter, progress)
+    captured = _captured(planned, model, graph, shorter, shorter, progress)
     captured.any_length = False
     recomputing = partial(recomputing_passes, context=shorter)
     return _split(planned, model, captured, recomputing, progress)
 
 
 def _captured(
-    model: Any, graph: TrainingGraph, length: int, context: int, progress: Progress
+    planned: Plan,
+    model: Any,
+    graph: TrainingGraph,
+    length: int,
+    context: int,
+    progress: Progress,
 ) -> ModelGraph:
     """Capture a model to generate.
 
@@ -202,17 +207,14 @@ def _captured(
     Raises:
         VerifyError: the model takes no rows of so many tokens.
     """
-    from zoexport.ir.capture import capture
-    from zoexport.ir.verify import verify
+    from zoexport.compiler.graphs import captured as capture
 
-    progress("capturing the model to generate", None)
     try:
-        captured = capture(model, length, max_length=context)
+        captured = capture(planned, model, length, progress, max_length=context)
     except ModelError as error:
         raise VerifyError(
             error.where, found=error.found, expected=f"rows of {context} tokens", fix=error.fix
         ) from error
-    verify(captured)
     captured.source = graph.source
     captured.chosen = None if graph.chosen is None else dict(graph.chosen)
     captured.measured, captured.unquantized = graph.measured, graph.unquantized

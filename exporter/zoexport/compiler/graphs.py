@@ -9,6 +9,7 @@ from typing import Any
 
 from zoexport.compiler.plan import Plan
 from zoexport.core.encoders import check_encoder
+from zoexport.core.features import Feature
 from zoexport.core.graph import Measured, ModelGraph, RowReader, TrainingGraph
 from zoexport.core.progress import Progress
 from zoexport.trained import sizes_of
@@ -38,7 +39,7 @@ def training_graph(
     config = planned.config
 
     def passed(length: int, *, any_length: bool) -> TrainingGraph:
-        graph = captured(model, length, config.max_length, progress)
+        graph = captured(planned, model, length, progress)
         graph.any_length, graph.source = any_length, source
         graph.chosen = None if chosen is None else dict(chosen)
         graph.measured = measured or Measured()
@@ -62,13 +63,23 @@ def capture_length(
     return marker_prime(planned.config.max_length, sizes, capture_limit(model))
 
 
-def captured(model: Any, length: int, max_length: int, progress: Progress) -> ModelGraph:
-    """Capture the model with sequences of ``length`` tokens, for sequences of at most ``max_length`` tokens."""
+def captured(
+    planned: Plan, model: Any, length: int, progress: Progress, *, max_length: int | None = None
+) -> ModelGraph:
+    """Capture the model with sequences of ``length`` tokens.
+
+    Args:
+        planned: its target decides how experts, recurrences and causal convolutions are captured.
+        max_length: most tokens of the sequences to generate; None: the graph is to train, with those of the settings.
+    """
     from zoexport.ir.capture import capture
     from zoexport.ir.verify import verify
+    from zoexport.models.recurrences import operators
 
-    progress("capturing the model", None)
-    graph = capture(model, length, max_length=max_length)
+    progress(f"capturing the model{'' if max_length is None else ' to generate'}", None)
+    recurrent = Feature.MODEL_OPERATORS in planned.target.has
+    with operators(model) if recurrent else contextlib.nullcontext():
+        graph = capture(model, length, max_length=max_length or planned.config.max_length)
     verify(graph)
     return graph
 

@@ -17,5 +17,7 @@ class Feature(enum.Enum):
     ATTENTION = "operator of attention and of its gradient"
     SAVED_PRODUCTS = "programs that save products' results for the backward pass"
     DROPOUT = "inputs by which adapters leave out some of theirs"
-    ROUTED_PRODUCTS = "products that read only the experts that a router chose"
+    MODEL_OPERATORS = (
+        "operators for experts that a router chooses, recurrences and causal convolutions"
+    )
     ENCODERS = "layers that hide padding, as those of masked language models do"

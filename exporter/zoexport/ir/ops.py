@@ -18,6 +18,7 @@ from zoexport.ir import attention_ops as _attention  # noqa: F401  (registers it
 from zoexport.ir import grid_ops as _grid  # noqa: F401  (registers its operators)
 from zoexport.ir import label_ops as _labels  # noqa: F401  (registers its operators)
 from zoexport.ir import product_ops as _products  # noqa: F401  (registers its operators)
+from zoexport.ir import recurrence_ops as _recurrences  # noqa: F401  (registers its operators)
 from zoexport.ir import row_ops as _rows  # noqa: F401  (registers its operators)
 from zoexport.ir import sparse_ops as _sparse  # noqa: F401  (registers its operators)
 from zoexport.ir.declare import like, operator, semantic

@@ -13,6 +13,13 @@ After, for s tokens that follow those in the cache::
         o = zoexport.cached_attention(q, k, v, cache.0, cache.1, position, None, 0.25, 0., 0)
 
 The caches that a program gives are k and v of its own tokens: whoever calls it puts them into the caches that it takes.
+A recurrence takes its state after the token before, and gives that after the last of ``count`` tokens; a causal
+convolution keeps the rows that its taps reach::
+
+    layer.1(hidden, cache.0, cache.1, position, count) -> hidden, cache.0, cache.1
+        c = zoexport.cached_conv(x, taps, bias, cache.0, position)                                   # x is its cache.0
+        o, cache.1 = zoexport.cached_recurrence(q, k, v, decay, None, beta, cache.1, position, count)
+
 What a mask hides is found by its values: all tokens that follow, and of sliding windows those that lie further back. A
 bias that grows with the distance (ALiBi) becomes a slope for each head. Stages whose masks differ get programs of their
 own.
@@ -24,6 +31,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from collections.abc import Callable
 
 import torch
@@ -46,8 +54,10 @@ from zoexport.ir.attentions import (
 )
 from zoexport.ir.graphs import (
     add_input,
+    arguments,
     aten,
     call,
+    is_call,
     outputs,
     placeholders,
     set_outputs,
@@ -103,6 +113,7 @@ def cache_attention(graph: LayerGraph, context: int) -> LayerGraph:
         found = _attentions(program, graph.length)
         for place, (attention, kind) in enumerate(zip(found, wanted, strict=True)):
             _replace(program, attention, kind, place, context)
+        _carry_states(program, 2 * len(found))
 
     vary(graph, kinds, replace)
     check_cached(before, graph)
@@ -197,9 +208,7 @@ def _replace(program: Program, attention: Attention, kind: _Kind, place: int, co
         value = Value(f"cache.{number}", "cache", "float32", shape)
         taken.append(add_input(program, value))
         named.append((Value(value.name, "cache_rows", "float32", shape_of(node)), node))
-    position = placeholders(program).get("position")
-    if position is None:
-        position = add_input(program, Value("position", "position", "int64", (1,)))
+    position = _scalar(program, "position")
     slopes = None
     if sloped:
         slopes = add_input(program, Value(f"slopes.{place}", "weight", "float32", (heads,)))
@@ -213,5 +222,48 @@ def _replace(program: Program, attention: Attention, kind: _Kind, place: int, co
         if shape_of(made) != shape_of(attention.result):
             made = call(nodes, aten.reshape.default, made, list(shape_of(attention.result)))
     attention.result.replace_all_uses_with(made)
+    values = [*zip(program.outputs, outputs(program).values(), strict=True), *named]
+    set_outputs(program, values)
+
+
+def _scalar(program: Program, role: str) -> Node:
+    """Return the input of a number that a session sets at each call."""
+    found = placeholders(program).get(role)
+    return found or add_input(program, Value(role, role, "int64", (1,)))
+
+
+def _carry_states(program: Program, number: int) -> None:
+    """Let recurrences and convolutions go on from the tokens before.
+
+    Args:
+        number: of the first cache.
+    """
+    nodes = program.module.graph
+    named = []
+    for node in list(nodes.nodes):
+        if not is_call(node, zo.causal_conv, zo.linear_recurrence):
+            continue
+        given, name = arguments(node), f"cache.{number}"
+        number += 1
+        position = _scalar(program, "position")
+        if is_call(node, zo.causal_conv):
+            x, weight, bias, _ = given
+            width, rows = shape_of(x)[-1], max(1, shape_of(weight)[1] - 1)
+            before = add_input(program, Value(name, "cache", "float32", (1, rows, width)))
+            with nodes.inserting_before(node):
+                made = call(nodes, zo.cached_conv.default, x, weight, bias, before, position)
+                kept = call(nodes, aten.unsqueeze.default, x, 1)
+        else:
+            size = shape_of(given[0])[-1] * shape_of(given[2])[-1]
+            shape = (shape_of(given[2])[2], 1, size)
+            state = add_input(program, Value(name, "cache", "float32", shape))
+            count = _scalar(program, "count")
+            with nodes.inserting_before(node):
+                both = call(nodes, zo.cached_recurrence.default, *given, state, position, count)
+                made = call(nodes, operator.getitem, both, 0)
+                kept = call(nodes, operator.getitem, both, 1)
+        node.replace_all_uses_with(made)
+        nodes.erase_node(node)
+        named.append((Value(name, "cache_rows", "float32", shape_of(kept)), kept))
     values = [*zip(program.outputs, outputs(program).values(), strict=True), *named]
     set_outputs(program, values)

@@ -2,7 +2,7 @@
 
 The graph is unchanged. Each captured layer runs on random values of a few tokens; the layer with a
 cache runs on the same tokens, first several at once and then one by one. The results must be equal:
-this detects data flow between tokens outside attention (a convolution, a recurrent state).
+this detects data flow between tokens outside attention and the operators that carry a state.
 """
 
 from __future__ import annotations
@@ -96,12 +96,16 @@ def _piecewise(
                 full = caches[value.name]
             elif value.role == "position":
                 full = torch.tensor([first])
+            elif value.role == "count":
+                full = torch.tensor([count])
             inputs.append(full)
         results = dict(zip((v.name for v in part.outputs), part.module(*inputs), strict=True))
         for name, cache in caches.items():
             rows = [(first + one) % cache.shape[1] for one in range(count)]
+            given_rows = results[name][0]
             for one, row in enumerate(rows):
-                cache[:, row] = results[name][0, :, one]
+                # A state is given once, after the last token.
+                cache[:, row] = given_rows[:, min(one, given_rows.shape[1] - 1)]
         parts.append([results[value.name] for value in part.outputs if value.role == "activation"])
         first += count
     return [torch.cat(pieces, 1) for pieces in zip(*parts, strict=True)]
@@ -111,6 +115,6 @@ def _refused(program: Program, found: str) -> VerifyError:
     return VerifyError(
         f"[check_cached] program {program.name}",
         found=found,
-        expected="layers whose tokens see each other through attention alone",
+        expected="layers whose tokens see each other through attention, recurrences and causal convolutions alone",
         fix="Report the model's architecture.",
     )

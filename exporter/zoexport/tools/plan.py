@@ -169,7 +169,7 @@ class _Planner:
         progress("reading the configuration", None)
         blank = models.blank(models.resolve(model, weights=False))
         self._model = blank.model
-        if Feature.ROUTED_PRODUCTS in first.target.has:
+        if Feature.MODEL_OPERATORS in first.target.has:
             models.route_experts(blank.model)
         self._tokenizer = blank.tokenizer_bytes
         self._threads = threads
@@ -178,7 +178,7 @@ class _Planner:
         length = graphs.capture_length(first, self._model)
         self._any_length = length is not None
         self._captured = graphs.captured(
-            self._model, length or first.config.max_length, first.config.max_length, progress
+            first, self._model, length or first.config.max_length, progress
         )
         self._footprints: dict[str, Any] = {}
 

@@ -146,6 +146,7 @@ Status Decoder::feed(const int64_t* tokens, size_t count, uint64_t seed, const S
     tokens_.assign(tokens, tokens + taken);
     tokens_.resize(length, 0);
     first_ = position_;
+    taken_ = taken;
     activations_.clear();
     for (size_t stage = 0; stage + 1 < stages_.size(); ++stage) {
       ZO_TRY(run(stage, *spec_.program(stage, length), taken, state));
@@ -217,6 +218,7 @@ const void* Decoder::input(const ValueSpec& value, const Source& source, const S
   }
   return role == "tokens"     ? static_cast<const void*>(tokens_.data())
          : role == "position" ? static_cast<const void*>(&first_)
+         : role == "count"    ? static_cast<const void*>(&taken_)
                               : scalar_value(scalars_, role);
 }
 
@@ -239,8 +241,10 @@ void Decoder::keep(Stage& stage, uint32_t count) {
     const size_t tokens = cache.given.size() / (cache.groups * cache.width);
     for (size_t group = 0; group < cache.groups; ++group) {
       for (size_t i = count > cache.rows ? count - cache.rows : 0; i < count; ++i) {
+        // A state is given once, after the last token.
+        const size_t row = std::min(i, tokens - 1);
         std::memcpy(cache.kept + (group * cache.rows + (position_ + i) % cache.rows) * cache.width,
-                    cache.given.data() + (group * tokens + i) * cache.width, cache.width * sizeof(float));
+                    cache.given.data() + (group * tokens + row) * cache.width, cache.width * sizeof(float));
       }
     }
   }

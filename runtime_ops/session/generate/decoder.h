@@ -20,7 +20,7 @@ class Decoder {
   // The tokens that were fed, and how many more fit.
   const std::vector<int64_t>& fed() const { return fed_; }
   uint32_t room() const { return spec_.context - position_; }
-  // Forget all but the first `count` fed tokens, or all tokens if a sliding window has lost what these saw.
+  // Forget all but the first `count` fed tokens, or all tokens if a sliding window or a state has lost what these saw.
   void go_back(size_t count);
 
   // Goes on by `count` tokens, at most room(). `seed` is the run's. Afterwards logits() are those of the last one.
@@ -29,7 +29,8 @@ class Decoder {
   std::vector<float>& logits() { return logits_; }
 
  private:
-  // The keys or values of one layer, (groups, rows, width), and those of the tokens at hand.
+  // The keys or values of one layer, rows of a convolution or its state, (groups, rows, width), and those of the tokens
+  // at hand.
   struct Cache {
     const ValueSpec* value;
     size_t groups;
@@ -82,6 +83,7 @@ class Decoder {
   std::vector<int64_t> fed_;
   uint32_t position_ = 0;  // how many these are, and in the middle of a call those that its programs have read
   int64_t first_ = 0;      // position_, as programs read it
+  int64_t taken_ = 0;      // tokens of a call, without those that fill it up
   std::vector<int64_t> tokens_;
   std::vector<std::vector<float>> activations_;  // that a stage takes, and that it gives
   std::vector<std::vector<float>> next_;

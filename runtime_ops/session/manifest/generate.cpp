@@ -45,7 +45,7 @@ class StageCheck {
     std::set<std::string> inputs = {"weight", "state", "epsilon", "seed", "step", "noise"};
     inputs.insert(first_ ? "tokens" : "activation");
     if (!head_ && !manifest_.generate->recomputes()) {
-      inputs.insert({"table", "cache", "position"});
+      inputs.insert({"table", "cache", "position", "count"});
     }
     const std::set<std::string> outputs =
         head_ ? std::set<std::string>{"logits"} : std::set<std::string>{"activation", "cache_rows"};
@@ -63,12 +63,12 @@ class StageCheck {
       }
       const bool fixed =
           std::none_of(value.shape.begin(), value.shape.end(), [](const Dimension& size) { return size.dynamic(); });
-      const bool scalar = scalar_dtype(value.role) >= 0 || value.role == "position";
+      const bool counts = value.role == "position" || value.role == "count";
+      const bool scalar = scalar_dtype(value.role) >= 0 || counts;
       const bool any = value.role == "weight" || value.role == "state" || value.role == "table";
-      const int32_t dtype = value.role == "position" ? ZO_INT64
-                            : scalar                 ? scalar_dtype(value.role)
-                            : value.role == "tokens" ? ZO_INT64
-                                                     : ZO_FLOAT32;
+      const int32_t dtype = counts || value.role == "tokens" ? ZO_INT64
+                            : scalar                         ? scalar_dtype(value.role)
+                                                             : ZO_FLOAT32;
       if (!fixed || value.shape.empty() || (!any && value.dtype != dtype) || (scalar && !value.has_shape({1}))) {
         return fail("another dtype or a range of sizes of " + value.name,
                     "the dtype of docs/formats.md, and fixed sizes");
@@ -123,7 +123,8 @@ class StageCheck {
     return true;
   }
 
-  // Every cache (groups, rows, width) has what the program adds to it, (1, groups, tokens, width), and the other way round.
+  // Every cache (groups, rows, width) has what the program adds to it, (1, groups, tokens, width), and the other way
+  // round; a cache of one row may be a state, of which the program gives the one after the last token.
   bool caches() {
     std::vector<std::string> taken, given;
     for (const ValueSpec* cache : with_role(program_.inputs, "cache")) {
@@ -137,8 +138,10 @@ class StageCheck {
       const auto cache = std::find_if(program_.inputs.begin(), program_.inputs.end(), [&](const ValueSpec& value) {
         return value.role == "cache" && value.name == rows->name;
       });
-      if (cache == program_.inputs.end() ||
-          !rows->has_shape({1, cache->shape[0].max, int64_t{length_}, cache->shape[2].max})) {
+      const auto fits = [&](int64_t tokens) {
+        return rows->has_shape({1, cache->shape[0].max, tokens, cache->shape[2].max});
+      };
+      if (cache == program_.inputs.end() || !(fits(length_) || (cache->shape[1].max == 1 && fits(1)))) {
         return fail("the rows " + rows->name + " of another shape",
                     "(1, groups, tokens, width) of the cache they go to");
       }

@@ -142,7 +142,7 @@ def test_planned_memory_is_that_of_the_program_file(name: str, method: str, tmp_
     model = models.blank(models.resolve(str(folder), weights=False)).model
     length = graphs.capture_length(planned, model)
     assert length is not None
-    captured = graphs.captured(model, length, 32, lambda *_: None)
+    captured = graphs.captured(planned, model, length, lambda *_: None)
     graph = graphs.sized_graph(planned, model, captured, lambda *_: None)
     found = planned.target.footprints(graph, planned.config, lambda *_: None)
     planned.target.lower(graph, planned.config, tmp_path, lambda *_: None)
@@ -287,7 +287,7 @@ def _sized(
     model = _blank(folder)
     length = graphs.capture_length(planned, model)
     assert length is not None
-    captured = graphs.captured(model, length, planned.config.max_length, lambda *_: None)
+    captured = graphs.captured(planned, model, length, lambda *_: None)
     return planned, graphs.sized_graph(planned, model, captured, lambda *_: None)
 
 
@@ -329,7 +329,7 @@ def test_rows_that_fill_up_a_call_of_the_head_are_no_operations(llama: Path) -> 
 
 def _compiling(folder: Path, method: str, target: str = "host", **given: str) -> dict[str, int]:
     planned, graph = _sized(folder, method, target, max_length="64", **given)
-    captured = graphs.captured(_blank(folder), 64, 64, lambda *_: None)
+    captured = graphs.captured(planned, _blank(folder), 64, lambda *_: None)
     found = compiling(
         planned.target.lowering_memory,
         graph,
@@ -370,8 +370,8 @@ def test_large_matrices_are_tried_and_read_in_pieces(tmp_path: Path) -> None:
     tiny_config("llama", num_hidden_layers=1, intermediate_size=1 << 18).save_pretrained(tmp_path)
     found = _compiling(tmp_path, "mezo")
     assert found["a stage being tried"] == 10_000_000 + 8 * 64 * (1 << 18)
-    _, graph = _sized(tmp_path, "mezo", max_length="64")
-    captured = graphs.captured(_blank(tmp_path), 64, 64, lambda *_: None)
+    planned, graph = _sized(tmp_path, "mezo", max_length="64")
+    captured = graphs.captured(planned, _blank(tmp_path), 64, lambda *_: None)
     memory = targets.get("host").lowering_memory
     fixed = compiling(memory, graph, captured, "int4", any_length=False, tokenizer=0)
     assert fixed is not None and fixed["weights being written"] == 4 * (1 << 23) + 43 * (1 << 18)

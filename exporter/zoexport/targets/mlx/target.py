@@ -46,7 +46,7 @@ targets.register(
         engine="mlx",
         package="mlx",
         has=frozenset(Feature)
-        - {Feature.ROUNDED_PRODUCTS, Feature.ROUTED_PRODUCTS, Feature.ATTENTION}
+        - {Feature.ROUNDED_PRODUCTS, Feature.MODEL_OPERATORS, Feature.ATTENTION}
         - {Feature.SAVED_PRODUCTS},
         fixed_labels=True,
         generating_lengths=(1, 8, 32, 128),
