@@ -221,7 +221,7 @@ def cached_conv(
         float32 (1, T, C).
     """
     first, window = whole("position", position), weight.shape[1]
-    places = range(first - window + 1, first)
-    rows = [before[0, place % before.shape[1]] * (place >= 0) for place in places]
-    joined = torch.cat((torch.stack(rows)[None], x), 1) if rows else x
+    places = torch.arange(first - window + 1, first)
+    rows = before[:, places % before.shape[1]].where((places >= 0)[:, None], 0.0)
+    joined = torch.cat((rows, x), 1)
     return causal_conv(joined, weight, bias, False)[:, window - 1 :].contiguous()

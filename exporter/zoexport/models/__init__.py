@@ -7,7 +7,7 @@ it.
 from __future__ import annotations
 
 from zoexport.models.blank import BlankModel, blank
-from zoexport.models.experts import is_routed, route_experts
+from zoexport.models.experts import has_experts, is_routed, route_experts
 from zoexport.models.load import LoadedModel, fingerprint, folder_of, load
 from zoexport.models.original import load_original
 from zoexport.models.quantizable import is_router, unquantized
@@ -26,6 +26,7 @@ __all__ = [
     "blank",
     "fingerprint",
     "folder_of",
+    "has_experts",
     "is_routed",
     "is_router",
     "linear_names",

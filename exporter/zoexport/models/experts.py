@@ -27,9 +27,14 @@ def register() -> None:
     ALL_EXPERTS_FUNCTIONS.register(ROUTED, routed_experts)
 
 
+def has_experts(model: Any) -> bool:
+    """Return whether the model has fused experts, whose implementation can be chosen."""
+    return bool(_fused(model))
+
+
 def route_experts(model: Any) -> None:
     """Let the model's fused experts be routed; without any, do nothing."""
-    if _fused(model):
+    if has_experts(model):
         model.set_experts_implementation(ROUTED)
 
 

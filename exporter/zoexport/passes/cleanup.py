@@ -65,8 +65,10 @@ def _does_nothing(node: torch.fx.Node) -> bool:
         return bool(operand(node).meta["val"].dtype == node.meta["val"].dtype)
     if is_call(node, aten.slice):
         given, defaults = arguments(node), (None, 0, None, None, 1)
-        _, _, start, end, step = given + defaults[len(given) :]
-        return start in (0, None) and end in (_END, None) and bool(step == 1)
+        _, dim, start, end, step = given + defaults[len(given) :]
+        size = operand(node).meta["val"].shape[dim]
+        all_of_them = start in (0, None) or (isinstance(size, int) and start == -size)
+        return all_of_them and end in (_END, None) and bool(step == 1)
     if is_call(node, aten.expand, aten.reshape):
         before, after = operand(node).meta["val"].shape, node.meta["val"].shape
         return len(before) == len(after) and all(

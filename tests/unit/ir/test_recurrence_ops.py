@@ -213,7 +213,7 @@ def misfits() -> dict[str, Any]:
         "keys of other tokens": (forward, (q, k[:, :4], v, decay, None, beta)),
         "heads in unequal groups": (forward, (q, k, v[:, :, :5], decay[:, :, :5], None, None)),
         "decay of other heads": (forward, (q, k, v, decay[:, :, :3], None, beta)),
-        "decay of another width": (forward, (q, k, v, decay.expand(-1, -1, -1, 7), None, beta)),
+        "decay of another width": (forward, (q, k, v, decay.repeat(1, 1, 1, 7), None, beta)),
         "rates of other heads": (forward, (q, k, v, decay, values(3, K), beta)),
         "beta of another rank": (forward, (q, k, v, decay, None, beta[0])),
         "v double": (forward, (q, k, v.double(), decay, None, beta)),

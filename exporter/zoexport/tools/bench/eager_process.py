@@ -101,10 +101,12 @@ class _Side:
 
         torch.set_num_threads(threads)
         self.loaded = models.load(models.resolve(model))
-        # Capture wants attention in plain operators; a user of the model runs it with the fused kernel.
+        # Capture wants plain operators; a user of the model runs attention and experts with fused kernels.
+        loaded: Any = self.loaded.model
         with contextlib.suppress(ValueError):  # an architecture that has none keeps the plain one
-            loaded: Any = self.loaded.model
             loaded.set_attn_implementation("sdpa")
+        if models.has_experts(loaded):
+            loaded.set_experts_implementation("grouped_mm")
 
     def sample(self, request: dict[str, Any]) -> Sample:
         """Take the steps of a request."""
