@@ -67,6 +67,7 @@ _SIZES = _values(click.IntRange(min=1))
 )
 @click.option(
     "--keep-mb",
+    "activation_cache_mb",
     callback=_values(click.IntRange(min=0)),
     metavar="N,...",
     help="activation_cache_mb of mebp: disk budget in MB for saved activations.",
@@ -114,7 +115,8 @@ _SIZES = _values(click.IntRange(min=1))
 @options.common
 @json_keys("""
     results: list with an entry for each variant; seconds_by_part and calls_by_part are the seconds
-        and the calls per step of each program
+        and the calls per step of each program; compiling has the seconds, processor_seconds and
+        peak_anonymous_mb of compiling its bundle, or is null
     ratios: list of kind, of, to, ratio, ratio_least, ratio_most and ratio_of_fastest
     conditions: machine, versions and settings; random_weights is the shape with random weights, or
         null

@@ -150,7 +150,7 @@ def model_class(config: Any) -> tuple[Any, Any]:
     if _task(config) == MASKED:
         return MODEL_FOR_MASKED_LM_MAPPING[type(config)], config
     kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    if kind.config_class is config.sub_configs.get("text_config"):
+    if _of_text(kind, config):
         # Same as AutoModelForCausalLM for the text model of a multimodal configuration.
         config = config.get_text_config()
     return kind, config
@@ -162,16 +162,23 @@ def _task(config: Any) -> str | None:
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING
 
     causal = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    kind = getattr(transformers, _declared_name(config), None)
+    kind: Any = getattr(transformers, _declared_name(config), None)
     if not isinstance(kind, type):
         body = MODEL_MAPPING.get(type(config), None)
         kind = body if causal is None or _is_encoder(config) else causal
     task = None if kind is None else task_of(kind)
-    # Multimodal classes are listed there first, and a model without head can be loaded with a tied
-    # head.
-    if causal is not None and (kind is causal or (task == FEATURES and not _is_encoder(config))):
-        return CAUSAL
-    return task
+    if causal is None or kind is None:
+        return task
+    # Multimodal classes are listed there first, a model without head can be loaded with a tied
+    # head, and transformers loads the text model out of some multimodal models (Qwen3.5).
+    headless = task == FEATURES and not _is_encoder(config)
+    inside = _of_text(causal, config) and kind.can_generate()
+    return CAUSAL if kind is causal or headless or inside else task
+
+
+def _of_text(kind: Any, config: Any) -> bool:
+    """Return whether a class has the text part of a multimodal configuration as its own."""
+    return kind.config_class is config.sub_configs.get("text_config")
 
 
 def _declared_name(config: Any) -> str:

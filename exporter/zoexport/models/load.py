@@ -108,8 +108,7 @@ def load(source: ModelSource, *, lazy: bool = False, verbose: bool = False) -> L
         source: result of :func:`~zoexport.models.resolve`.
         lazy: leave the weights in their files, for a caller that reads them one by one. If the
             files store other tensors than the model (GGUF, pickled weights, GPT-2's transposed
-            matrices, experts that transformers fuses), the model is loaded eagerly;
-            ``LoadedModel.lazy`` tells which.
+            matrices), the model is loaded eagerly; ``LoadedModel.lazy`` tells which.
         verbose: let transformers show warnings and progress bars.
 
     Raises:
@@ -245,15 +244,16 @@ def _without_weights(
     stand_ins = StandIns(files, padding if isinstance(padding, int) else None)
     # Without a folder, transformers does not read the generation settings with the end tokens.
     generation = _generation_config(folder, where)
-    model = from_pretrained(
-        kind,
-        None,
-        where,
-        notes,
-        config=config,
-        state_dict=stand_ins.tensors,
-        generation_config=generation,
-    )
+    with stand_ins.joining():
+        model = from_pretrained(
+            kind,
+            None,
+            where,
+            notes,
+            config=config,
+            state_dict=stand_ins.tensors,
+            generation_config=generation,
+        )
     model.config.name_or_path = str(folder)
     # Transposing a stand-in would fill memory.
     weights = None if conv1d_paths(model) else stand_ins.weights(model)

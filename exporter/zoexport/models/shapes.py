@@ -109,7 +109,9 @@ def write_random(published: Path, folder: Path) -> None:
     kind, config = model_class(language_config(published, str(published)))
     with torch.device("meta"):
         model: Any = kind(config)
-    vectors = _vectors(model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # transformers draws some initial values, such as A_log of Qwen3.5
+        vectors = _vectors(model)
     shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
     entries = [TensorEntry(name, _DTYPE, shape) for name, shape in shapes.items()]
     table = _quantiles(config.initializer_range)

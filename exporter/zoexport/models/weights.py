@@ -127,11 +127,62 @@ class StoredTensor:
         assert rows is not None
         return rows
 
+    def stored(self) -> Iterator[StoredTensor]:
+        """Yield this tensor, like :meth:`JoinedTensor.stored`."""
+        yield self
+
+
+@dataclasses.dataclass(frozen=True)
+class JoinedTensor:
+    """Tensor that is joined from stored tensors, such as the fused weights of experts.
+
+    Attributes:
+        parts: tensors that are joined.
+        dim: dimension along which they are concatenated, never the first; None if they are stacked
+            along a new first dimension.
+    """
+
+    parts: tuple[Stored, ...]
+    dim: int | None
+    shape: tuple[int, ...]
+
+    @property
+    def path(self) -> Path:
+        """File of the first part."""
+        return self.parts[0].path
+
+    @property
+    def key(self) -> str:
+        """Names of the first and the last part in their files."""
+        return f"{self.parts[0].key} to {self.parts[-1].key}"
+
+    def read(self) -> torch.Tensor:
+        """Return the tensor as float32."""
+        return self.read_rows(0, self.shape[0])
+
+    def read_rows(self, begin: int, end: int) -> torch.Tensor:
+        """Return some rows of :meth:`read`; other rows are not read."""
+        import torch
+
+        _check_rows(self.key, self.shape, begin, end)
+        if self.dim is None:
+            return torch.stack([part.read() for part in self.parts[begin:end]])
+        return torch.cat([part.read_rows(begin, end) for part in self.parts], self.dim)
+
+    def stored(self) -> Iterator[StoredTensor]:
+        """Yield the stored tensors."""
+        for part in self.parts:
+            yield from part.stored()
+
+
+Stored = StoredTensor | JoinedTensor
+"""Tensor in safetensors files."""
+
 
 class StoredWeights:
     """:class:`WeightReader` of a model whose weights are in safetensors files."""
 
-    def __init__(self, tensors: Mapping[str, StoredTensor]) -> None:
+    def __init__(self, tensors: Mapping[str, Stored]) -> None:
         self._tensors = dict(tensors)
 
     def names(self) -> list[str]:

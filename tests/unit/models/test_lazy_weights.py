@@ -176,36 +176,46 @@ def test_a_tied_weight_that_is_stored_twice(tied: Path, change: float) -> None:
     _assert_same(full, lazy)
 
 
-def test_the_text_model_of_a_configuration_with_images(tmp_path: Path) -> None:
-    from transformers import Qwen3_5Config
+@pytest.mark.parametrize("declared", ["Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"])
+def test_the_text_model_of_a_configuration_with_images(tmp_path: Path, declared: str) -> None:
+    import transformers
 
     size = {"hidden_size": 64, "intermediate_size": 128}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
     linear = {"linear_num_value_heads": 4, "linear_num_key_heads": 2}
     text = {**size, **heads, **linear, "num_hidden_layers": 4, "vocab_size": 320}
-    config = Qwen3_5Config(
+    config = transformers.Qwen3_5Config(
         text_config=text, vision_config={"depth": 1, "hidden_size": 32, "num_heads": 2}
     )
-    from_config(config).save_pretrained(tmp_path)
-    config.architectures = ["Qwen3_5ForCausalLM"]
+    alone = declared.endswith("CausalLM")
+    saved = getattr(transformers, declared)(config.text_config if alone else config)
+    saved.save_pretrained(tmp_path)
+    config.architectures = [declared]
     config.save_pretrained(tmp_path)
     full, lazy = _both(tmp_path)
     assert lazy.lazy and type(lazy.config) is not type(config)
+    name = "layers.3.mlp.up_proj.weight"
+    expected = next(value for key, value in saved.named_parameters() if key.endswith(name))
+    assert torch.equal(lazy.weights.read(f"model.{name}"), expected)
     _assert_same(full, lazy)
 
 
-def test_fused_experts_are_loaded(tmp_path: Path) -> None:
-    from transformers import MixtralConfig
+@pytest.mark.parametrize("kind", ["Mixtral", "Olmoe"])
+def test_fused_experts_stay_in_their_files(kind: str, tmp_path: Path) -> None:
+    import transformers
 
     size = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
-    config = MixtralConfig(
-        **size, num_hidden_layers=1, intermediate_size=32, vocab_size=320, num_local_experts=8
+    config = getattr(transformers, f"{kind}Config")(
+        **size, num_hidden_layers=2, intermediate_size=32, vocab_size=320, num_local_experts=8
     )
-    from_config(config).save_pretrained(tmp_path)
-    assert any("experts.1." in name for name in load_file(tmp_path / "model.safetensors"))
+    from_config(config).save_pretrained(tmp_path, max_shard_size="100KB")
+    files = tmp_path.glob("model-*.safetensors")
+    assert sum("experts.1." in name for file in files for name in load_file(file)) == 6
     full, lazy = _both(tmp_path)
-    assert not lazy.lazy
+    assert lazy.lazy
     _assert_same(full, lazy)
+    rows = lazy.weights.read_rows("model.layers.1.mlp.experts.gate_up_proj", 2, 4)
+    assert rows.shape == (2, 64, 64)
 
 
 def test_pickled_weights_are_loaded(llama: Path) -> None:

@@ -41,11 +41,33 @@ FAMILIES = ("smollm2-360m", "qwen2.5-1.5b", "qwen3-4b", "gemma3-1b", "llama3.2-3
 """A shape of each architecture but Gemma3-4B's, whose images' part does not become tiny."""
 
 
+LINEAR = {"linear_num_key_heads": 2, "linear_num_value_heads": 2}
+MAMBA = {"mamba_n_heads": 5, "mamba_d_head": 16, "mamba_d_state": 8, "shared_intermediate_size": 72}
+PER_LAYER = {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 301}
+SLIDING = ["sliding_attention", "full_attention"]
+NEWER: dict[str, dict[str, Any]] = {
+    "gemma3-270m": {"layer_types": SLIDING},
+    "lfm2-350m": {"full_attn_idxs": [1], "block_ff_dim": 72},
+    "granite-4.0-h-350m": {"layer_types": ["mamba", "attention"], **MAMBA},
+    "qwen3.5-0.8b": {"layer_types": ["linear_attention", "full_attention"], **LINEAR},
+    "olmoe-1b-7b": {"num_experts": 4, "num_experts_per_tok": 2, "head_dim": 10},
+    "gemma-3n-e2b": {
+        "activation_sparsity_pattern": [0.95, 0.0],
+        "intermediate_size": [72, 72],
+        "layer_types": SLIDING,
+        "num_kv_shared_layers": 0,
+        **PER_LAYER,
+    },
+}
+"""Shapes whose layers have other weights than matrices and norms, and what makes them tiny."""
+
+
 def _tiny(name: str, folder: Path, **changes: Any) -> Path:
     """A published configuration cut down."""
     content = json.loads((shapes.known()[name] / "config.json").read_text("utf-8"))
+    content.get("text_config", content).update({**TINY, **changes})
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({**content, **TINY, **changes}), "utf-8")
+    (folder / "config.json").write_text(json.dumps(content), "utf-8")
     return folder
 
 
@@ -135,6 +157,20 @@ def test_what_is_written_loads_as_it_was_drawn(name: str, tmp_path: Path) -> Non
     assert len(seen) == len(matrices) > 10, "no two tensors have the same numbers"
     logits = whole.model(input_ids=torch.arange(20)[None]).logits
     assert logits.isfinite().all() and logits.std() > 0.01
+
+
+@pytest.mark.parametrize("name", NEWER)
+def test_shapes_of_newer_architectures(name: str, tmp_path: Path) -> None:
+    config = _tiny(name, tmp_path / "config", **NEWER[name])
+    folder = _written(config, tmp_path / "model")
+    assert _content(_written(config, tmp_path / "second")) == _content(folder)
+    lazy = models.load(models.resolve(str(folder)), lazy=True)
+    whole = models.load(models.resolve(str(folder)))
+    assert lazy.lazy
+    for key, parameter in whole.model.named_parameters():
+        assert torch.equal(lazy.weights.read(key), parameter), key
+    logits = whole.model(input_ids=torch.arange(20)[None]).logits
+    assert logits.isfinite().all() and logits.std() > 1e-3
 
 
 def test_a_shape_written_twice_is_the_same_bytes(

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.benchmarks import CONDITIONS
 from tests.support.bundles import write_bundle
+from zoexport.cli.bench import bench
 from zoexport.cli.main import run
 from zoexport.core.errors import BundleError, ConfigError
 from zoexport.data.examples import IGNORED
@@ -65,6 +66,11 @@ def test_what_the_presets_promise() -> None:
     ]
     full = matrix.variants(matrix.preset("full"), {})
     assert set(full) == {*quick, *queries, *layers}
+
+
+def test_every_axis_is_an_option_of_the_command() -> None:
+    options = {option.name for option in bench.params}
+    assert {field.name for field in dataclasses.fields(Axes)} <= options
 
 
 def test_options_replace_axes() -> None:
