@@ -182,7 +182,14 @@ def capture(model: torch.nn.Module, length: int, *, max_length: int | None = Non
 def _exported(model: torch.nn.Module, tokens: torch.Tensor) -> torch.export.ExportedProgram:
     def export() -> torch.export.ExportedProgram:
         rows = ExportDim(ROWS, min=1, max=_MAX_ROWS)
-        return torch.export.export(model, (tokens,), dynamic_shapes=({0: rows},), strict=False)
+        return torch.export.export(
+            model,
+            (tokens,),
+            dynamic_shapes=({0: rows},),
+            strict=False,
+            # Some conditions on strides (Llama 4's experts) hold for all rows, which torch cannot show.
+            prefer_deferred_runtime_asserts_over_guards=True,
+        )
 
     repeated = Repeated(model)
     with repeated.traced_once():

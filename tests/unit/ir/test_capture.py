@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.support.graphs import SEQ, SmallModel, captured
+from tests.support.graphs import SEQ, VOCAB, WIDTH, SmallModel, captured
 from tests.support.tiers import slow_architectures
 from tests.support.tiny_models import ARCHITECTURES, fixed_tokens, from_config, tiny, tiny_config
 from zoexport.core.errors import ModelError
@@ -41,6 +41,27 @@ def test_padding_on_the_right_changes_nothing_before_it() -> None:
         interpret(graph, "forward", {"tokens": tokens})["logits"][:, :15] for tokens in (x, padded)
     )
     torch.testing.assert_close(logits, of_padded)
+
+
+class DenseExperts(nn.Module):
+    """Experts that all run on all tokens, as in Llama 4: a view of a product must be contiguous for all rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(2, WIDTH, WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = x.reshape(-1, WIDTH).repeat(2, 1).view(2, -1, WIDTH)
+        made = torch.bmm(tokens, self.weight).view(-1, WIDTH)
+        return made.reshape(2, -1, WIDTH).sum(0).view_as(x)
+
+
+def test_experts_on_all_tokens_are_captured_for_any_rows() -> None:
+    model, graph = captured(DenseExperts())
+    with torch.no_grad():
+        expected = model(fixed_tokens(5, SEQ) % VOCAB).logits
+    inputs = {"tokens": fixed_tokens(5, SEQ) % VOCAB}
+    torch.testing.assert_close(interpret(graph, "forward", inputs)["logits"], expected)
 
 
 def test_a_tied_weight_is_one_weight() -> None:
