@@ -25,6 +25,7 @@ from zoexport.core.errors import ModelError, ModelPhases
 from zoexport.core.graph import Dim, ModelGraph, Program, Value
 from zoexport.core.interpreted import InterpretedGraph
 from zoexport.core.sizes import sizes
+from zoexport.ir.complex_numbers import complex_as_pairs
 from zoexport.ir.graphs import output_node, writes
 from zoexport.ir.normalize import normalize
 from zoexport.ir.repeated import Repeated, Unlike
@@ -242,6 +243,7 @@ def _as_training_graph(exported: torch.export.ExportedProgram, max_length: int) 
     ]
     graph = InterpretedGraph(module.graph)
     program = Program("forward", graph, inputs, outputs)
+    complex_as_pairs(program)
     normalize(program)
     return ModelGraph(
         {"forward": program}, weights, [], {}, max_length, max_length, rows=0, parameters=parameters
