@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.support.graphs import SEQ, VOCAB, WIDTH, SmallModel, captured
+from tests.support.graphs import SEQ, VOCAB, WIDTH, captured
 from tests.support.tiers import slow_architectures
 from tests.support.tiny_models import ARCHITECTURES, fixed_tokens, from_config, tiny, tiny_config
 from zoexport.core.errors import ModelError
@@ -130,13 +130,51 @@ def test_a_sequence_longer_than_the_positions_is_refused() -> None:
         capture(tiny("llama"), 129)
 
 
-def test_a_model_that_export_cannot_take_is_refused() -> None:
-    class Branching(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x + 1 if float(x.sum()) > 0 else x
+class Branching(nn.Module):
+    """Choose the operation by a value."""
 
-    with pytest.raises(ModelError, match=r"torch\.export"):
-        capture(SmallModel(Branching()).eval(), SEQ)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if float(x.sum()) > 0 else x
+
+
+class Failing(nn.Module):
+    """Raise an error of its own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise ArithmeticError(x.shape)
+
+
+class ByValue(nn.Module):
+    """Keep the positive values only, as a router that gathers the tokens of an expert does."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + x[x > 0].sum()
+
+
+class Changing(nn.Module):
+    """Count the calls in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)
+        return x * self.calls
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (Branching(), "depend on the values of tokens"),
+        (ByValue(), "depend on the values of tokens"),
+        (Changing(), "changes model.body.calls"),
+        (Failing(), r"torch\.export"),
+    ],
+)
+def test_a_model_that_export_cannot_take_is_refused(body: nn.Module, found: str) -> None:
+    with pytest.raises(ModelError, match=found):
+        captured(body)
 
 
 def test_rows_of_a_model_whose_positions_begin_after_padding() -> None:
