@@ -27,7 +27,7 @@ _LAYERS = 2
 _SAME: dict[int, str] = {
     VOCAB_SIZE: "vocab_size vocab_size_per_layer_input decoder_vocab_size unpadded_vocab_size",
     128: "max_position_embeddings n_positions n_ctx max_seq_len model_max_length context_length"
-    " max_target_positions max_source_positions attention_chunk_size attention_window_size",
+    " max_target_positions max_source_positions attention_chunk_size attention_window_size index_topk",
     64: "hidden_size d_model n_embd dim emb_dim embedding_dim embedding_size word_embed_proj_dim"
     " lru_width attention_hidden_size mamba_d_ssm backbone_hidden_size",
     96: "intermediate_size ffn_dim decoder_ffn_dim encoder_ffn_dim ffn_hidden_size dense_intermediate_size"
@@ -42,7 +42,7 @@ _SAME: dict[int, str] = {
     16: "head_dim swa_head_dim v_head_dim qk_rope_head_dim qk_nope_head_dim mamba_d_head mamba_head_dim"
     " linear_key_head_dim linear_value_head_dim linear_head_dim kv_channels dim_head attention_head_size d_head"
     " state_size mamba_d_state ssm_state_size mamba_chunk_size chunk_size mamba_headdim laurel_rank"
-    " hidden_size_per_layer_input index_head_dim index_topk adapter_rank rotary_dim query_pre_attn_scalar"
+    " hidden_size_per_layer_input index_head_dim adapter_rank rotary_dim query_pre_attn_scalar"
     " global_head_dim",
     32: "q_lora_rank kv_lora_rank o_lora_rank moe_intermediate_size shared_expert_intermediate_size"
     " shared_intermediate_size shared_experts_intermediate_size expert_ffn_hidden_size"
