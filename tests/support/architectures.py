@@ -7,18 +7,8 @@ each kind, and what transformers still finds inconsistent has an entry in :data:
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import inspect
-import io
-import json
 import math
-import multiprocessing
-import re
-import sys
-import tempfile
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 from typing import Any
 
 VOCAB_SIZE = 320
@@ -27,7 +17,7 @@ _LAYERS = 2
 _SAME: dict[int, str] = {
     VOCAB_SIZE: "vocab_size vocab_size_per_layer_input decoder_vocab_size unpadded_vocab_size",
     128: "max_position_embeddings n_positions n_ctx max_seq_len model_max_length context_length"
-    " max_target_positions max_source_positions attention_chunk_size attention_window_size",
+    " max_target_positions max_source_positions attention_chunk_size attention_window_size index_topk",
     64: "hidden_size d_model n_embd dim emb_dim embedding_dim embedding_size word_embed_proj_dim"
     " lru_width attention_hidden_size mamba_d_ssm backbone_hidden_size",
     96: "intermediate_size ffn_dim decoder_ffn_dim encoder_ffn_dim ffn_hidden_size dense_intermediate_size"
@@ -42,7 +32,7 @@ _SAME: dict[int, str] = {
     16: "head_dim swa_head_dim v_head_dim qk_rope_head_dim qk_nope_head_dim mamba_d_head mamba_head_dim"
     " linear_key_head_dim linear_value_head_dim linear_head_dim kv_channels dim_head attention_head_size d_head"
     " state_size mamba_d_state ssm_state_size mamba_chunk_size chunk_size mamba_headdim laurel_rank"
-    " hidden_size_per_layer_input index_head_dim index_topk adapter_rank rotary_dim query_pre_attn_scalar"
+    " hidden_size_per_layer_input index_head_dim adapter_rank rotary_dim query_pre_attn_scalar"
     " global_head_dim",
     32: "q_lora_rank kv_lora_rank o_lora_rank moe_intermediate_size shared_expert_intermediate_size"
     " shared_intermediate_size shared_experts_intermediate_size expert_ffn_hidden_size"
@@ -71,6 +61,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
             for kind in ("full_attention", "sliding_attention")
         }
     },
+    "dbrx": {"attn_config": {"rope_theta": 10000.0, "kv_n_heads": 2, "clip_qkv": 8.0}},
     "deepseek_v2": {"num_experts_per_tok": 2},
     "dots1": {"num_experts_per_tok": 2, "n_routed_experts": 4, "n_shared_experts": 1, "n_group": 1},
     "gemma4": {"text_config": _GEMMA_4},
@@ -196,138 +187,3 @@ def tiny_model(config: Any) -> Any:
             if parameter.dim() > 1:
                 parameter.copy_(torch.randn(parameter.shape) / math.sqrt(parameter.shape[-1]))
     return model
-
-
-PASSED, REFUSED, UNMADE, SLOW, FAILED = "passed", "refused", "not tried", "slow", "FAILED"
-_ENDLESS: frozenset[str] = frozenset()
-"""Types that are left out: their recurrences become thousands of calls, which take minutes to capture."""
-_DISAGREES = "compiles, but parity disagrees"
-_SETTINGS = ("max_length=24", "batch_size=2", "generate=false")
-_INTERNAL = 70
-_CELL = 160
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """What became of one model type.
-
-    Attributes:
-        status: passed parity, refused in one sentence, not made by transformers itself, or failed.
-        targets: the ``lora.target_modules`` that were used.
-        reason: the message of a refusal or failure; empty if passed.
-    """
-
-    model_type: str
-    status: str
-    targets: str = ""
-    reason: str = ""
-
-
-def attempt(model_type: str, folder: Path, method: str = "mebp", weights: str = "fp32") -> Outcome:
-    """Compile the tiny model of a type for the host and compare two steps, through the command line."""
-    from tests.support.tiny_models import tiny_tokenizer
-
-    if model_type in _ENDLESS:
-        return Outcome(model_type, SLOW, reason="compiling takes more than 5 minutes")
-    model = folder / "model"
-    try:
-        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-            tiny_model(tiny_config(model_type)).save_pretrained(model)
-            tiny_tokenizer().save_pretrained(model)
-    except Exception as error:
-        return Outcome(model_type, UNMADE, reason=f"{type(error).__name__}: {error}")
-    targets, code, message = "", 0, ""
-    for targets in ("attention", "all-linear"):
-        # Some linear layers are narrow, such as those that give a number for each head.
-        settings = (*_SETTINGS, f"weights={weights}", f"lora.target_modules={targets}", "lora.r=2")
-        compiled = ["compile", str(model), "--target", "host", "--method", method, "--json"]
-        compiled += ["-o", str(folder / "bundle")]
-        compiled += [part for setting in settings for part in ("--set", setting)]
-        code, message = _called(compiled)
-        if "lora.target_modules" not in message:
-            break
-    if code:
-        return Outcome(model_type, REFUSED if code != _INTERNAL else FAILED, targets, message)
-    code, message = _called(["parity", str(folder / "bundle"), "--steps", "2", "--json"])
-    return Outcome(model_type, FAILED if code else PASSED, targets, _DISAGREES if code else "")
-
-
-def _called(arguments: list[str]) -> tuple[int, str]:
-    """The exit code of the command line, and its error's message or what it printed."""
-    from zoexport.cli.main import run
-
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
-        code = run(arguments)
-    lines = printed.getvalue().splitlines()
-    content = json.loads(lines[-1]) if lines else {}
-    return code, str(content.get("error", {}).get("message", "" if code == 0 else lines))
-
-
-def sweep(model_types: Iterable[str], *, processes: int = 2) -> Iterator[Outcome]:
-    """:func:`attempt` of each type, in processes that take eight types each.
-
-    Raises:
-        BrokenProcessPool: a type ended its process.
-    """
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=spawn, max_tasks_per_child=8) as pool:
-        yield from pool.map(_attempted, model_types)
-
-
-def _attempted(model_type: str) -> Outcome:
-    with tempfile.TemporaryDirectory(prefix="zoexport-architectures-") as folder:
-        return attempt(model_type, Path(folder))
-
-
-def statuses(page: Path) -> dict[str, str]:
-    """The status of each model type that a page lists."""
-    lines = page.read_text("utf-8").splitlines()
-    rows = [line.split("|") for line in lines if line.startswith("| `")]
-    return {row[1].strip().strip("`"): row[2].strip() for row in rows}
-
-
-_PAGE = """# Architectures
-
-The table shows for every causal language model type of transformers {version} whether it compiles.
-Each was tried as a tiny model with random weights: compiled for `host` with `mebp`, `weights=fp32`
-and `generate=false`, and compared with PyTorch over two steps (`zoexport parity`). {passed} of {count}
-passed. `python -m tests.support.architectures docs/results/architectures.md` writes this page.
-
-- **passed**: the bundle opens and agrees with PyTorch. Adapters are on the query and value
-  projections (`lora.target_modules=attention`), or on all linear layers if the projections cannot
-  be found by name.
-- **refused**: `compile` ends with one error message.
-- **slow**: compiling the tiny model takes more than 5 minutes.
-- **not tried**: transformers cannot make the tiny model on this machine.
-
-| model type | outcome | adapters | reason |
-| --- | --- | --- | --- |
-{rows}
-"""
-
-
-def page_of(outcomes: Iterable[Outcome]) -> str:
-    """The page of the documentation that lists ``outcomes``."""
-    import transformers
-
-    found = sorted(outcomes, key=lambda outcome: outcome.model_type)
-    rows = [
-        f"| `{one.model_type}` | {one.status} | {one.targets} | {_short(one.reason)} |"
-        for one in found
-    ]
-    passed = sum(one.status == PASSED for one in found)
-    return _PAGE.format(
-        version=transformers.__version__, passed=passed, count=len(found), rows="\n".join(rows)
-    )
-
-
-def _short(reason: str) -> str:
-    """A reason without the parts that differ by machine, for a cell of a table."""
-    text = re.sub(r"(/\w+)*/zoexport-architectures-\w+", "", " ".join(reason.split()))
-    text = re.sub(r"<class '[\w.]*?(\w+)'>", r"\1", text).replace("|", "/").replace("<", "")
-    return text if len(text) <= _CELL else f"{text[:_CELL].rsplit(' ', 1)[0]} ..."
-
-
-if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(page_of(sweep(model_types())), encoding="utf-8")

@@ -32,7 +32,10 @@ def attention_heads(config: Any) -> dict[str, int] | None:
         None if the configuration does not specify them, or if layers differ.
     """
     found = sizes(config)
-    queries: Any = getattr(found, "num_attention_heads", None)
-    keys: Any = getattr(found, "num_key_value_heads", None)
+    try:
+        queries: Any = getattr(found, "num_attention_heads", None)
+        keys: Any = getattr(found, "num_key_value_heads", None)
+    except RuntimeError:  # transformers raises a class of its own if layers differ
+        return None
     heads = {"queries": queries, "keys": queries if keys is None else keys}
     return heads if all(type(count) is int and count > 0 for count in heads.values()) else None

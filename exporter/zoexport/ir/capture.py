@@ -18,14 +18,19 @@ from typing import Any
 
 import torch
 from torch.export import Dim as ExportDim
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode,
+    free_unbacked_symbols,
+)
 
 from zoexport.core.encoders import model_inputs, pad_token
 from zoexport.core.errors import ModelError, ModelPhases
 from zoexport.core.graph import Dim, ModelGraph, Program, Value
 from zoexport.core.interpreted import InterpretedGraph
 from zoexport.core.sizes import sizes
-from zoexport.ir.graphs import output_node, writes
+from zoexport.ir.complex_numbers import complex_as_pairs
+from zoexport.ir.graphs import described, output_node, writes
 from zoexport.ir.normalize import normalize
 from zoexport.ir.repeated import Repeated, Unlike
 
@@ -170,19 +175,55 @@ def capture(model: torch.nn.Module, length: int, *, max_length: int | None = Non
     example = torch.zeros((3, length), dtype=torch.int64)
     phases = ModelPhases(type(model).__name__, "capturing it with torch.export")
     with phases.explained(), torch.no_grad(), quiet(), _short_rotary(model):
-        exported = _exported(_LogitsOnly(model), example)
+        try:
+            exported = _exported(_LogitsOnly(model), example)
+        except GuardOnDataDependentSymNode as error:
+            found = f"sizes that depend on the values of tokens ({error.cond})"
+            raise _refused(type(model).__name__, found) from error
         if any(map(writes, exported.graph.nodes)):
             exported = exported.run_decompositions({})
+        _check_exported(exported, type(model).__name__)
         graph = _as_training_graph(exported, length)
     graph.max_length = rows
     graph.pad_token = pad_token(model)
     return graph
 
 
+def _check_exported(exported: torch.export.ExportedProgram, name: str) -> None:
+    """Check that sizes depend on the shape of the tokens alone, and that no weight changes.
+
+    Raises:
+        ModelError: they do not, or one changes.
+    """
+    for spec in exported.graph_signature.output_specs:
+        if spec.kind is not OutputKind.USER_OUTPUT:
+            raise _refused(name, f"a forward pass that changes {spec.target}")
+    for node in exported.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and any(map(free_unbacked_symbols, value.shape)):
+            raise _refused(name, f"sizes that depend on the values of tokens ({described(node)})")
+
+
+def _refused(name: str, found: str) -> ModelError:
+    return ModelError(
+        f"model {name}",
+        found=found,
+        expected="a function of the tokens with the same operations for all tokens",
+        fix="Choose another model.",
+    )
+
+
 def _exported(model: torch.nn.Module, tokens: torch.Tensor) -> torch.export.ExportedProgram:
     def export() -> torch.export.ExportedProgram:
         rows = ExportDim(ROWS, min=1, max=_MAX_ROWS)
-        return torch.export.export(model, (tokens,), dynamic_shapes=({0: rows},), strict=False)
+        return torch.export.export(
+            model,
+            (tokens,),
+            dynamic_shapes=({0: rows},),
+            strict=False,
+            # Some conditions on strides (Llama 4's experts) hold for all rows, which torch cannot show.
+            prefer_deferred_runtime_asserts_over_guards=True,
+        )
 
     repeated = Repeated(model)
     with repeated.traced_once():
@@ -235,6 +276,7 @@ def _as_training_graph(exported: torch.export.ExportedProgram, max_length: int) 
     ]
     graph = InterpretedGraph(module.graph)
     program = Program("forward", graph, inputs, outputs)
+    complex_as_pairs(program)
     normalize(program)
     return ModelGraph(
         {"forward": program}, weights, [], {}, max_length, max_length, rows=0, parameters=parameters

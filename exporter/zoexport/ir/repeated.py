@@ -98,7 +98,7 @@ class Repeated:
             _Layer(
                 path, one, one.forward, all(tensors[id(tensor)] == 1 for tensor in _tensors(one))
             )
-            for path, one in _stacked(model)
+            for path, one in ([] if _shares_modules(model) else _stacked(model))
         ]
         self._traced: list[int] = []
         self._numbers = _different_numbers([layer.module for layer in self._layers])
@@ -291,6 +291,15 @@ def _stacked(model: nn.Module) -> list[tuple[str, nn.Module]]:
             lists.append(f"{path}.")
             found += [(f"{path}.{name}", one) for name, one in module.named_children()]
     return [(path, one) for path, one in found if "forward" not in vars(one)]
+
+
+def _shares_modules(model: nn.Module) -> bool:
+    """Return whether a module has several paths; torch.export then records paths by attribute access.
+
+    A replaced ``forward`` would lose the layer's own path.
+    """
+    modules = [id(module) for _, module in model.named_modules(remove_duplicate=False)]
+    return len({*modules}) < len(modules)
 
 
 def _tensors(module: nn.Module) -> list[Tensor]:

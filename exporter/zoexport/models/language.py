@@ -137,9 +137,12 @@ def _expected() -> str:
 
 
 def auto_class(config: Any) -> Any:
-    """Return the auto class of transformers that loads the language model of a configuration."""
+    """Return the class of transformers that loads a language model: an auto class if it knows the configuration."""
     from optimum.exporters.tasks import TasksManager
 
+    own = _only_declared(config)
+    if own is not None:
+        return own
     return TasksManager.get_model_class_for_task(_task(config), model_type=config.model_type)
 
 
@@ -149,11 +152,24 @@ def model_class(config: Any) -> tuple[Any, Any]:
 
     if _task(config) == MASKED:
         return MODEL_FOR_MASKED_LM_MAPPING[type(config)], config
+    own = _only_declared(config)
+    if own is not None:
+        return own, config
     kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     if _of_text(kind, config):
         # Same as AutoModelForCausalLM for the text model of a multimodal configuration.
         config = config.get_text_config()
     return kind, config
+
+
+def _only_declared(config: Any) -> Any | None:
+    """Return the declared class if no auto class has the configuration: a multimodal model's text model alone."""
+    import transformers
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+
+    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING or type(config) in MODEL_FOR_MASKED_LM_MAPPING:
+        return None
+    return getattr(transformers, _declared_name(config), None)
 
 
 def _task(config: Any) -> str | None:

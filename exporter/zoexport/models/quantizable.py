@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from zoexport.core.int4 import GROUP_SIZE
 from zoexport.models.experts import fused_weights, is_routed
 
 if TYPE_CHECKING:
     from torch import nn
 
-LEAST_WIDTH = 32
-"""Elements of the shortest row of an int4 weight; a shorter one has few weights, and no group fits."""
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _ROUTERS = ("gate", "router")
@@ -22,7 +21,7 @@ def unquantized(model: nn.Module, weights: str) -> set[str]:
     """Return the names of the parameters that keep float32.
 
     Linear layers, embeddings of tokens and routed experts are quantized, except for routers of experts, whose choice
-    a small error changes, and with int4 for weights of fewer than :data:`LEAST_WIDTH` inputs.
+    a small error changes, and with int4 for weights whose inputs no group divides, as in narrow layers.
 
     Args:
         weights: ``int4`` or ``int8``.
@@ -34,20 +33,20 @@ def unquantized(model: nn.Module, weights: str) -> set[str]:
         for path, module in model.named_modules()
         if (
             isinstance(module, nn.Linear)
-            and _is_wide(module.weight, weights)
+            and _has_groups(module.weight, weights)
             and not is_router(model, path)
         )
         or _embeds_tokens(model, path, module)
     }
     if is_routed(model):
         experts = fused_weights(model).values()
-        quantized |= {id(weight) for weight in experts if _is_wide(weight, weights)}
+        quantized |= {id(weight) for weight in experts if _has_groups(weight, weights)}
     named = model.named_parameters(remove_duplicate=False)
     return {name for name, value in named if id(value) not in quantized}
 
 
-def _is_wide(weight: Any, weights: str) -> bool:
-    return bool(weights != "int4" or weight.shape[-1] >= LEAST_WIDTH)
+def _has_groups(weight: Any, weights: str) -> bool:
+    return bool(weights != "int4" or weight.shape[-1] % GROUP_SIZE == 0)
 
 
 def is_router(model: Any, path: str) -> bool:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.support.graphs import SEQ, SmallModel, captured
+from tests.support.graphs import SEQ, VOCAB, WIDTH, captured
 from tests.support.tiers import slow_architectures
 from tests.support.tiny_models import ARCHITECTURES, fixed_tokens, from_config, tiny, tiny_config
 from zoexport.core.errors import ModelError
@@ -41,6 +41,27 @@ def test_padding_on_the_right_changes_nothing_before_it() -> None:
         interpret(graph, "forward", {"tokens": tokens})["logits"][:, :15] for tokens in (x, padded)
     )
     torch.testing.assert_close(logits, of_padded)
+
+
+class DenseExperts(nn.Module):
+    """Experts that all run on all tokens, as in Llama 4: a view of a product must be contiguous for all rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(2, WIDTH, WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = x.reshape(-1, WIDTH).repeat(2, 1).view(2, -1, WIDTH)
+        made = torch.bmm(tokens, self.weight).view(-1, WIDTH)
+        return made.reshape(2, -1, WIDTH).sum(0).view_as(x)
+
+
+def test_experts_on_all_tokens_are_captured_for_any_rows() -> None:
+    model, graph = captured(DenseExperts())
+    with torch.no_grad():
+        expected = model(fixed_tokens(5, SEQ) % VOCAB).logits
+    inputs = {"tokens": fixed_tokens(5, SEQ) % VOCAB}
+    torch.testing.assert_close(interpret(graph, "forward", inputs)["logits"], expected)
 
 
 def test_a_tied_weight_is_one_weight() -> None:
@@ -109,13 +130,51 @@ def test_a_sequence_longer_than_the_positions_is_refused() -> None:
         capture(tiny("llama"), 129)
 
 
-def test_a_model_that_export_cannot_take_is_refused() -> None:
-    class Branching(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x + 1 if float(x.sum()) > 0 else x
+class Branching(nn.Module):
+    """Choose the operation by a value."""
 
-    with pytest.raises(ModelError, match=r"torch\.export"):
-        capture(SmallModel(Branching()).eval(), SEQ)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if float(x.sum()) > 0 else x
+
+
+class Failing(nn.Module):
+    """Raise an error of its own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise ArithmeticError(x.shape)
+
+
+class ByValue(nn.Module):
+    """Keep the positive values only, as a router that gathers the tokens of an expert does."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + x[x > 0].sum()
+
+
+class Changing(nn.Module):
+    """Count the calls in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)
+        return x * self.calls
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (Branching(), "depend on the values of tokens"),
+        (ByValue(), "depend on the values of tokens"),
+        (Changing(), "changes model.body.calls"),
+        (Failing(), r"torch\.export"),
+    ],
+)
+def test_a_model_that_export_cannot_take_is_refused(body: nn.Module, found: str) -> None:
+    with pytest.raises(ModelError, match=found):
+        captured(body)
 
 
 def test_rows_of_a_model_whose_positions_begin_after_padding() -> None:

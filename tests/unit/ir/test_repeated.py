@@ -117,6 +117,21 @@ def test_a_layer_that_is_alike_does_not_run() -> None:
     assert "forward" not in vars(model.layers[0])
 
 
+def test_layers_that_share_a_module_keep_their_paths() -> None:
+    shared = nn.Tanh()
+
+    def factor(layer: Layer) -> Tensor:
+        made: Tensor = layer.shared(layer.weight.mean())
+        return made
+
+    model = Stack(factor, count=2)
+    for layer in model.layers:
+        layer.shared = shared
+    found, _ = exported(model)
+    paths = {module_path(node) for node in found.graph.nodes if node.op == "call_function"}
+    assert {"layers.0", "layers.1"} <= paths and "shared" not in paths
+
+
 def test_layers_that_read_their_place_are_all_traced() -> None:
     model = Stack(lambda layer: 1.0 / (layer.place + 1))
     found, runs = exported(model)

