@@ -39,19 +39,8 @@ ZO_EACH_WIDTH void write_state(const float* keys, const float* value, const floa
   }
 }
 
-ZO_EACH_WIDTH void scale_row(float factor, const float* from, size_t width, float* to) {
-  for (size_t i = 0; i < width; ++i) {
-    to[i] = factor * from[i];
-  }
-}
-
-ZO_EACH_WIDTH void add_scaled(float factor, const float* from, size_t width, float* to) {
-  for (size_t i = 0; i < width; ++i) {
-    to[i] += factor * from[i];
-  }
-}
-
-ZO_EACH_WIDTH float dot_row(const float* a, const float* b, size_t width) {
+// The sum of the products of two rows.
+inline float dot_rows(const float* a, const float* b, size_t width) {
   float sums[kSums] = {};
   size_t at = 0;
   for (; at + kSums <= width; at += kSums) {
@@ -59,15 +48,51 @@ ZO_EACH_WIDTH float dot_row(const float* a, const float* b, size_t width) {
       sums[i] += a[at + i] * b[at + i];
     }
   }
-  for (size_t i = 0; at + i < width; ++i) {
-    sums[i] += a[at + i] * b[at + i];
+  float sum = 0.0f;
+  for (; at < width; ++at) {
+    sum += a[at] * b[at];
   }
-  for (size_t half = kSums / 2; half > 0; half /= 2) {
-    for (size_t i = 0; i < half; ++i) {
-      sums[i] += sums[i + half];
+  for (size_t i = 0; i < kSums && width >= kSums; ++i) {
+    sum += sums[i];
+  }
+  return sum;
+}
+
+// Of a state and a token's result: the gradient of the state += query times the result's, the query's += state times it,
+// of the key += its row times value; dvalue += each row times its key.
+ZO_EACH_WIDTH void read_gradient(const float* state, const float* queries, const float* keys, const float* value,
+                                 const float* dout, size_t depth, size_t width, float* dstate, float* dqueries,
+                                 float* dkeys, float* dvalue) {
+  for (size_t d = 0; d < depth; ++d) {
+    const float* const row = state + d * width;
+    float* const drow = dstate + d * width;
+    for (size_t i = 0; i < width; ++i) {
+      drow[i] += queries[d] * dout[i];
+      dvalue[i] += keys[d] * drow[i];
     }
+    dqueries[d] += dot_rows(row, dout, width);
+    dkeys[d] += dot_rows(drow, value, width);
   }
-  return sums[0];
+}
+
+// Back over the delta rule, if dwrong, the gradient of what it corrects, is not null, and over the decay: dstate becomes
+// that of the state before, and logs (depth) the gradients of the factors' logarithms.
+ZO_EACH_WIDTH void decay_gradient(const float* before, const float* factors, const float* keys, const float* dwrong,
+                                  size_t depth, size_t width, float* dstate, float* dkeys, float* logs) {
+  for (size_t d = 0; d < depth; ++d) {
+    const float* const row = before + d * width;
+    float* const drow = dstate + d * width;
+    if (dwrong != nullptr) {
+      dkeys[d] -= factors[d] * dot_rows(row, dwrong, width);
+      for (size_t i = 0; i < width; ++i) {
+        drow[i] -= keys[d] * dwrong[i];
+      }
+    }
+    for (size_t i = 0; i < width; ++i) {
+      drow[i] *= factors[d];
+    }
+    logs[d] = dot_rows(drow, row, width);
+  }
 }
 
 ZO_EACH_WIDTH void add_taps(const float* x, const float* taps, size_t channels, float* out) {
@@ -137,7 +162,7 @@ struct Kept {
   float* values;   // (chunk, width)
   float* wrong;    // (chunk, width)
   float* factors;  // (depth)
-  float* before;   // (width) of one row of the state before a token, decayed
+  float* logs;     // (depth)
   float* dstate;   // (depth, width)
   float* dvalue;   // (width)
   float* out;      // (width)
@@ -171,33 +196,24 @@ void run_gradient(const Head& head, const RecurrenceGradient& to, size_t part, c
       const float *const state = kept.states + i * size, *const value = kept.values + i * width;
       float *const dq = to.q + part_row, *const dk = to.k + part_row;
       std::fill_n(kept.dvalue, width, 0.0f);
-      write_state(query, dout, key, of.depth, width, kept.dstate, kept.dvalue);
-      for (size_t d = 0; d < of.depth; ++d) {
-        dq[d] += dot_row(state + d * width, dout, width);
-        dk[d] += dot_row(kept.dstate + d * width, value, width);
-      }
+      read_gradient(state, query, key, value, dout, of.depth, width, kept.dstate, dq, dk, kept.dvalue);
       float* const dv = to.v + row * width;
       float strength = 1.0f;
       to.beta[row] = 0.0f;
       if (of.beta != nullptr) {
         strength = head.beta(token);
-        to.beta[row] = dot_row(kept.dvalue, kept.wrong + i * width, width);
+        to.beta[row] = dot_rows(kept.dvalue, kept.wrong + i * width, width);
       }
-      scale_row(strength, kept.dvalue, width, dv);
+      for (size_t j = 0; j < width; ++j) {
+        dv[j] = strength * kept.dvalue[j];
+      }
       head.factors(token, kept.factors);
-      const float* const last = i == 0 ? start : state - size;
+      decay_gradient(i == 0 ? start : state - size, kept.factors, key, of.beta == nullptr ? nullptr : dv, of.depth,
+                     width, kept.dstate, dk, kept.logs);
       float* const ddecay = to.decay + row * of.decays;
       std::fill_n(ddecay, of.decays, 0.0f);
       for (size_t d = 0; d < of.depth; ++d) {
-        float* const dstate = kept.dstate + d * width;
-        scale_row(kept.factors[d], last + d * width, width, kept.before);
-        if (of.beta != nullptr) {
-          // The delta rule read the state before: u's gradient leaves it by the key.
-          dk[d] -= dot_row(kept.before, dv, width);
-          add_scaled(-key[d], dv, width, dstate);
-        }
-        ddecay[of.decays == 1 ? 0 : d] += head.rate(d) * dot_row(dstate, kept.before, width);
-        scale_row(kept.factors[d], dstate, width, dstate);
+        ddecay[of.decays == 1 ? 0 : d] += head.rate(d) * kept.logs[d];
       }
     }
   }
@@ -235,7 +251,7 @@ bool run_recurrence_gradient(const Recurrence& of, const RecurrenceGradient& gra
   Kept kept{};
   kept.chunk = std::max<size_t>(1, static_cast<size_t>(std::ceil(std::sqrt(static_cast<double>(of.tokens)))));
   kept.chunks = (of.tokens + kept.chunk - 1) / kept.chunk;
-  float* memory = own_memory((kept.chunks + kept.chunk + 1) * size + (2 * kept.chunk + 3) * of.width + of.depth);
+  float* memory = own_memory((kept.chunks + kept.chunk + 1) * size + 2 * (kept.chunk + 1) * of.width + 2 * of.depth);
   if (memory == nullptr) {
     return false;
   }
@@ -249,10 +265,10 @@ bool run_recurrence_gradient(const Recurrence& of, const RecurrenceGradient& gra
   kept.dstate = take(size);
   kept.values = take(kept.chunk * of.width);
   kept.wrong = take(kept.chunk * of.width);
-  kept.before = take(of.width);
   kept.dvalue = take(of.width);
   kept.out = take(of.width);
   kept.factors = take(of.depth);
+  kept.logs = take(of.depth);
   for (size_t task = begin; task < end; ++task) {
     const size_t batch = task / gradient.parts, part = task % gradient.parts, each = of.heads / gradient.parts;
     for (size_t token = 0; token < of.tokens; ++token) {
