@@ -58,8 +58,8 @@ inline float dot_rows(const float* a, const float* b, size_t width) {
   return sum;
 }
 
-// Of a state and a token's result: the gradient of the state += query times the result's, the query's += state times it,
-// of the key += its row times value; dvalue += each row times its key.
+// Add the gradients of a token's result to those of the state after it, (depth, width), of its query, of its key and of
+// the value that it wrote.
 ZO_EACH_WIDTH void read_gradient(const float* state, const float* queries, const float* keys, const float* value,
                                  const float* dout, size_t depth, size_t width, float* dstate, float* dqueries,
                                  float* dkeys, float* dvalue) {

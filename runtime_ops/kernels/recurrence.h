@@ -25,14 +25,14 @@ struct Recurrence {
   size_t decays;  // 1 or depth
 };
 
-// Where a recurrence of one batch begins and what is left of it.
+// The state before and after the tokens, if there is one batch.
 struct Carried {
   const float* before;  // (heads, depth, width), or null for zeros
   float* after;         // the same, after `count` tokens; or null
   size_t count;
 };
 
-// Heads begin .. end-1 of batches * heads: out (batches, tokens, heads, width). False where there was no memory.
+// Heads begin .. end-1 of batches * heads: out (batches, tokens, heads, width). False if there is no memory.
 bool run_recurrence(const Recurrence& of, const Carried& carried, float* out, size_t begin, size_t end);
 
 // Gradients of a recurrence from zeros.
@@ -64,7 +64,7 @@ struct CausalConv {
   size_t first;  // token of the first row of x; before token 0 there are zeros
 };
 
-// Tokens begin .. end-1 of batches * tokens: out (batches, tokens, channels). False where there was no memory.
+// Tokens begin .. end-1 of batches * tokens: out (batches, tokens, channels). False if there is no memory.
 bool run_causal_conv(const CausalConv& conv, float* out, size_t begin, size_t end);
 
 }  // namespace kernels

@@ -36,7 +36,7 @@ def linear_recurrence(
     Args:
         q, k: float32 (B, T, G, K), G divides H: value head h reads key head h // (H / G).
         v: float32 (B, T, H, V).
-        decay: float32 (B, T, H, 1 or K). rates: float32 (H, K), by which it is multiplied; None: 1.
+        decay: float32 (B, T, H, 1 or K). rates: float32 (H, K), factors of the decay; None: 1.
         beta: float32 (B, T, H); None: no delta rule.
 
     Returns:

@@ -8,7 +8,7 @@ After, each stage binding codes and scales of its own weight::
 
     layer.0(hidden; W.codes, W.scales) -> hidden    y = zoexport.linear_int4(hidden, W.codes, W.scales, bias)
 
-The weights of experts that a router chooses are quantized likewise, with an axis of experts before the others.
+The weights of routed experts are quantized in the same way, with an axis of experts before the others.
 Activations stay float32. Only shapes are needed here: values are quantized when the file of weights is written. Left
 alone: adapters, norms, biases, tables over positions, ``graph.unquantized``, and weights that other operators read too.
 """

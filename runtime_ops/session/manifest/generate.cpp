@@ -124,7 +124,7 @@ class StageCheck {
   }
 
   // Every cache (groups, rows, width) has what the program adds to it, (1, groups, tokens, width), and the other way
-  // round; a cache of one row may be a state, of which the program gives the one after the last token.
+  // round; a cache of one row may be a state, and the program gives the state after the last token.
   bool caches() {
     std::vector<std::string> taken, given;
     for (const ValueSpec* cache : with_role(program_.inputs, "cache")) {
