@@ -53,7 +53,7 @@ SOURCES := $(shell find runtime_ops graphs/golden graphs/schema tests/cpp cmake 
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test-tiny programs device-runner site site-pictures demo bench bench-mebp bench-models bench-curves bench-generate bench-mlx bench-packing report-convergence report-masks report-learning \
+.PHONY: help setup test-tiny programs device-runner site site-pictures demo bench bench-mebp bench-models bench-architectures bench-curves bench-generate bench-mlx bench-packing report-convergence report-masks report-learning \
   wheel wheel-aarch64 wheel-macos release sdist lock sbom report-activations report-rounded-inputs report-directions report-quzo report-federated test test-all test-python test-rest test-sweep sweep test-unit \
   test-aarch64 test-sanitized test-sanitized-session fuzz test-federation test-cpp test-kotlin test-swift lint check format clean tools-changed
 
@@ -92,6 +92,9 @@ bench-mebp: programs ## Measure MeBP on SmolLM2-135M here and renew docs/results
 
 bench-models: setup ## Measure MeBP's five models here, of random weights, and renew docs/results/performance.md (two hours; goes on)
 	$(BIN)/python -m research.performance.models docs/results/performance.md
+
+bench-architectures: setup ## Measure MeBP on newer architectures here, of random weights, and renew docs/results/performance.md (two hours; goes on)
+	$(BIN)/python -m research.performance.architectures docs/results/performance.md
 
 bench-curves: setup ## Measure a step against tokens, layers, rank and queries and renew docs/results/performance.md (an hour; goes on)
 	$(BIN)/python -m research.performance.curves docs/results/performance.md

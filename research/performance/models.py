@@ -1,4 +1,4 @@
-"""``make bench-models``: MeBP's Table 1, measured with the runner on random weights of the paper's five models.
+"""``make bench-models``: measure the five models of MeBP's Table 1 with random weights.
 
 ``python -m research.performance.models PAGE`` measures each model that ``--results`` has no figures of, and puts two
 tables between the page's lines ``<!-- bench-models -->``: the paper's figures (an iPhone 15 Pro Max) beside ours, and
@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,28 +59,45 @@ def measure(name: str, results: Path, plan: Plan, work: Path | None, clock: Cloc
     Raises:
         ZoExportError: something cannot be compiled or run.
     """
-    keep = (0, ALL_LAYERS_MB) if MODELS[name].in_pytorch else (0,)
+    in_pytorch = MODELS[name].in_pytorch
+    keep = (0, ALL_LAYERS_MB) if in_pytorch else (0,)
+    changes = {"activation_cache_mb": keep, "eager": in_pytorch}
+    measure_shape(name, results / name, plan, work, clock, changes)
+
+
+def measure_shape(
+    name: str,
+    folder: Path,
+    plan: Plan,
+    work: Path | None,
+    clock: Clock,
+    changes: Mapping[str, Any],
+) -> None:
+    """Measure a shape with the grid ``mebp``, sequences of 256 tokens and adapters of rank 8.
+
+    Args:
+        changes: axes of the grid, by field of ``matrix.Axes``.
+
+    Raises:
+        ZoExportError: something cannot be compiled or run.
+    """
     bench(
         [f"shape:{name}"],
         name="mebp",
-        changes={
-            "max_length": (SEQ_LEN,),
-            "activation_cache_mb": keep,
-            "eager": MODELS[name].in_pytorch,
-        },
+        changes={"max_length": (SEQ_LEN,), **changes},
         target="host",
         settings=SETTINGS,
         threads=None,
         plan=plan,
         work=work,
-        folder=results / name,
+        folder=folder,
         force=True,
         progress=clock,
     )
 
 
 def table(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """The models that were measured, beside the paper's figures."""
+    """Return a table of the measured models and the paper's figures."""
     header = ["model", "trained", "theirs: s, MeZO", "MeBP", "MB, MeZO", "MeBP", "over MeZO"]
     header += ["ours: s, MeZO", "MeBP", "over MeZO", "anonymous MB, MeZO", "MeBP", "weights MB"]
     header += ["compiling: CPU s", "MB"]
@@ -88,7 +105,7 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> str:
     for name, published in MODELS.items():
         if name not in results:
             continue
-        of = _variants(results[name])
+        of = variants_of(results[name])
         mebp, mezo = of["mebp", 0], of["mezo", None]
         took = mebp["compiling"] or {}
         rows.append(
@@ -103,8 +120,8 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> str:
                 f"{_ratio(results[name], mebp, 'step over mezo'):.2f}",
                 *(f"{entry['peak_anonymous_mb']:.0f}" for entry in (mezo, mebp)),
                 f"{mebp['bundle_bytes'] / 1e6:.0f}",
-                _whole(took.get("processor_seconds")),
-                _whole(took.get("peak_anonymous_mb")),
+                whole(took.get("processor_seconds")),
+                whole(took.get("peak_anonymous_mb")),
             ]
         )
     return markdown_table(header, rows)
@@ -116,7 +133,7 @@ def beside_pytorch(results: Mapping[str, Mapping[str, Any]]) -> str:
     header += ["anonymous MB", "of its memory", "results not kept: s", "of its time"]
     rows: list[list[Any]] = []
     for name, result in results.items():
-        of = _variants(result)
+        of = variants_of(result)
         if (AUTOGRAD, None) not in of:
             continue
         theirs, kept, again = of[AUTOGRAD, None], of["mebp", ALL_LAYERS_MB], of["mebp", 0]
@@ -136,12 +153,13 @@ def beside_pytorch(results: Mapping[str, Mapping[str, Any]]) -> str:
     return markdown_table(header, rows) if rows else ""
 
 
-def _variants(result: Mapping[str, Any]) -> dict[tuple[str, int | None], dict[str, Any]]:
-    """Entries by their method and ``activation_cache_mb``."""
+def variants_of(result: Mapping[str, Any]) -> dict[tuple[str, int | None], dict[str, Any]]:
+    """Return the entries of a result by method and ``activation_cache_mb``."""
     return {(entry["method"], entry["activation_cache_mb"]): entry for entry in result["results"]}
 
 
-def _whole(value: float | None) -> str | None:
+def whole(value: float | None) -> str | None:
+    """Return a number without decimals; None stays None."""
     return None if value is None else f"{value:.0f}"
 
 
@@ -151,13 +169,17 @@ def _ratio(result: Mapping[str, Any], entry: Mapping[str, Any], kind: str) -> fl
     return float(ratio["ratio"])
 
 
-def text(folder: Path) -> str:
-    """Return the page's part, from all figures in ``folder``."""
-    results = {
+def found(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return the results of those shapes that a folder has figures of."""
+    return {
         name: json.loads((folder / name / output.JSON).read_text(encoding="utf-8"))
-        for name in MODELS
-        if _is_there(folder, name)
+        for name in names
+        if is_there(folder, name)
     }
+
+
+def conditions(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a list item for each result: its machine, load and rounds."""
     said = []
     for name, result in results.items():
         of = result["conditions"]
@@ -166,15 +188,22 @@ def text(folder: Path) -> str:
             f"{min(of['load_average']):.1f} to {max(of['load_average']):.1f}, {of['rounds']} rounds, "
             f"{of['date'][:10]}"
         )
-    parts = [table(results), beside_pytorch(results), "\n".join(said)]
+    return "\n".join(said)
+
+
+def text(folder: Path) -> str:
+    """Return the page's part, from all figures in ``folder``."""
+    results = found(folder, MODELS)
+    parts = [table(results), beside_pytorch(results), conditions(results)]
     return "\n\n".join(filter(None, parts))
 
 
-def _is_there(folder: Path, name: str) -> bool:
+def is_there(folder: Path, name: str) -> bool:
+    """Return whether a folder has the figures of a shape."""
     return (folder / name / output.JSON).is_file()
 
 
-REPORT = Measured(MARK, RESULTS, "model", MODELS, _is_there, measure, text)
+REPORT = Measured(MARK, RESULTS, "model", MODELS, is_there, measure, text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

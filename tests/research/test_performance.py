@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from research.performance import limited, page, roofline
+from research.performance import architectures, limited, page, roofline
 from research.support.products import contents
 from tests.support.benchmarks import CONDITIONS
 from tests.support.compiled import Compiler
@@ -64,6 +64,13 @@ def test_a_page_is_renewed_between_its_marks(folder: Path, tmp_path: Path) -> No
     path.write_text("no marks\n")
     assert page.main([str(path), str(folder)]) == 2
     assert path.read_text() == "no marks\n"
+
+
+def test_table_of_newer_architectures(folder: Path, tmp_path: Path) -> None:
+    folder.rename(tmp_path / "gemma3-270m")
+    header, _, row = architectures.text(tmp_path).splitlines()[:3]
+    assert header.startswith("| model | weights MB | s, mebp | s, saved | s, mezo | s, PyTorch |")
+    assert row == "| gemma3-270m | 0 | 1.00 | 1.00 | 1.00 | 1.00 | 2 | 2 | 2 | 2 | - | - |"
 
 
 def test_steps_beside_the_peak(compiler: Compiler, tmp_path: Path) -> None:

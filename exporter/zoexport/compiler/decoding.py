@@ -244,7 +244,7 @@ def _split(
     config = planned.config
     # These programs run on the CPU, even if the target quantizes the weights of its own programs.
     own = with_values(planned.target.programs_config(config), {"weights": config.weights})
-    modules = models.adapter_targets(model, *own.modules, linear_weights(captured))
+    modules = models.adapter_targets(model, *own.modules, linear_weights(captured), own.ranks)
     made = run_passes(captured, passes(own, modules), progress)
     assert isinstance(made, LayerGraph)
     made.max_labels = made.max_length

@@ -69,7 +69,7 @@ def directions_of(
         return None
     progress("measuring directions of activations", None)
     settings: Any = config
-    modules = adapter_targets(loaded.model, *config.modules)
+    modules = adapter_targets(loaded.model, *config.modules, ranks=config.ranks)
     rows = calibration_rows(loaded, config.max_length, data)
     ranks = {name: settings.scaling.rank_of(name) for name in modules}
     file = calibration_file(loaded, data)

@@ -114,17 +114,17 @@ def _passed(
     config = planned.target.programs_config(planned.config)
     graph.unquantized = models.unquantized(model, config.weights)
     linear = linear_weights(graph)
-    modules = models.adapter_targets(model, *config.modules, linear)
+    modules = models.adapter_targets(model, *config.modules, linear, config.ranks)
     if values and config.modules[0] == "all-linear":
         others = graph.weights.keys() - linear
         skipped = [
             path
             for path in models.linear_names(model)
-            if f"{path}.weight" in others or models.is_router(model, path)
+            if f"{path}.weight" in others or models.is_left_out(model, path, config.ranks)
         ]
         if skipped:
             names = ", ".join(sorted({path.rpartition(".")[2] for path in skipped}))
-            reason = "routers of experts, or weights that are not only multiplied with"
+            reason = "routers of experts, layers narrower than lora.r, or weights that are not only multiplied with"
             progress(f"leaving out {names}: {reason}", None)
     passes = [
         step

@@ -178,6 +178,11 @@ class TrainingSettings(abc.ABC):
         """Trained linear layers, as arguments of ``models.adapter_targets``."""
         return "all-linear", "all"
 
+    @property
+    def ranks(self) -> LoraScaling | None:
+        """Ranks of the adapters; None if other parameters are trained."""
+        return None
+
     def problems(self) -> list[Problem]:
         """Return the reasons why no target can run these settings."""
         found = []
@@ -296,3 +301,8 @@ class LoraSettings(TrainingSettings):
     def modules(self) -> tuple[str, str]:
         """The layers with adapters."""
         return self.lora_target_modules, self.lora_layers_to_transform
+
+    @property
+    def ranks(self) -> LoraScaling | None:
+        """Ranks of the adapters; None if other parameters are trained."""
+        return self.scaling if self.trained in ("lora", "adapter codes") else None

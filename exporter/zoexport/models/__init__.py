@@ -13,7 +13,7 @@ from zoexport.models.original import load_original
 from zoexport.models.quantizable import is_router, unquantized
 from zoexport.models.shapes import shape_of
 from zoexport.models.source import REGISTRY, ModelSource, resolve
-from zoexport.models.targets import adapter_targets, linear_names
+from zoexport.models.targets import adapter_targets, is_left_out, linear_names
 from zoexport.models.weights import WeightReader
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "fingerprint",
     "folder_of",
     "has_experts",
+    "is_left_out",
     "is_routed",
     "is_router",
     "linear_names",

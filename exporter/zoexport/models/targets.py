@@ -13,6 +13,8 @@ from zoexport.models.quantizable import is_router
 if TYPE_CHECKING:
     from torch import nn
 
+    from zoexport.core.lora_scaling import LoraScaling
+
 _ATTENTION = re.compile(r"att(entio)?n")
 _AFFIXES = re.compile(r"^(to_|c_|w_?)|(_?proj(ection)?|_?lin(ear)?|_layer)$")
 _QUERY = {"q", "query"}
@@ -37,17 +39,23 @@ def linear_names(model: nn.Module) -> list[str]:
 
 
 def adapter_targets(
-    model: nn.Module, targets: str, layers: str = "all", weights: Container[str] | None = None
+    model: nn.Module,
+    targets: str,
+    layers: str = "all",
+    weights: Container[str] | None = None,
+    ranks: LoraScaling | None = None,
 ) -> list[str]:
     """Return the paths of the target modules, in the model's order.
 
     Args:
         model: causal language model whose linear layers are ``nn.Linear``.
-        targets: ``attention`` (query and value projections, or the fused one), ``all-linear`` (without routers of
-            experts), or names separated by commas, each matching a whole path or its end after a dot, as in PEFT.
+        targets: ``attention`` (query and value projections, or the fused one), ``all-linear`` (see
+            :func:`is_left_out`), or names separated by commas, each matching a whole path or its end after a dot, as
+            in PEFT.
         layers: ``all``, ``last:K`` for the K last decoder layers, or their numbers from 0, separated by commas.
         weights: names of the weights that the captured model multiplies with; other layers, such as
             cross-attention, are skipped. None: all layers.
+        ranks: ranks of the adapters; None if other parameters are trained.
 
     Raises:
         ConfigError: a name matches nothing, attention projections are not recognizable by their names, or the model
@@ -57,7 +65,8 @@ def adapter_targets(
         path for path in linear_names(model) if weights is None or f"{path}.weight" in weights
     ]
     if targets.strip() == "all-linear":
-        chosen = [path for path in linears if not is_router(model, path)]
+        # If the rank is too large for every layer, its own message is better than an empty list.
+        chosen = [path for path in linears if not is_left_out(model, path, ranks)] or linears
     elif targets.strip() == "attention":
         chosen = _attention(linears)
     else:
@@ -71,6 +80,17 @@ def adapter_targets(
             fix="Choose other targets, or more layers.",
         )
     return kept
+
+
+def is_left_out(model: nn.Module, path: str, ranks: LoraScaling | None) -> bool:
+    """Return whether ``all-linear`` leaves out a layer.
+
+    It leaves out routers of experts, and layers with fewer inputs or outputs than the rank: their
+    adapter would be larger than their weight (Gemma 3n mixes four streams).
+    """
+    weight: Any = model.get_parameter(f"{path}.weight")
+    narrow = ranks is not None and min(weight.shape) < ranks.rank_of(path)
+    return narrow or is_router(model, path)
 
 
 def _head(model: Any) -> Any:

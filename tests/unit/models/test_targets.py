@@ -8,6 +8,7 @@ from torch import nn
 from tests.support.tiny_models import ARCHITECTURES, tiny
 from zoexport import models
 from zoexport.core.errors import ConfigError
+from zoexport.core.lora_scaling import LoraScaling
 from zoexport.models.conv1d import linear_from_conv1d
 
 _FUSED = {
@@ -50,6 +51,17 @@ def test_all_linear_is_all_but_the_head(name: str) -> None:
     ]
     assert models.adapter_targets(model, "all-linear") == expected
     assert len(expected) >= 4 * model.config.num_hidden_layers
+
+
+def test_all_linear_leaves_out_layers_narrower_than_the_rank() -> None:
+    model = tiny("llama")
+    model.model.layers[0].mix = nn.Linear(4, 64)
+    name = "model.layers.0.mix"
+    for rank, expected in ((4, True), (5, False)):
+        found = models.adapter_targets(model, "all-linear", ranks=LoraScaling(rank, 16.0))
+        assert (name in found) == expected
+    assert name in models.adapter_targets(model, "all-linear")
+    assert models.adapter_targets(model, "mix", ranks=LoraScaling(5, 16.0)) == [name]
 
 
 def test_named_targets() -> None:
