@@ -8,7 +8,7 @@ Before::
 After::
 
     r = aten.stack([aten.mul(ones, aten.cos(angles)), aten.mul(ones, aten.sin(angles))], -1)
-    y = aten.stack([x0 * r0 - x1 * r1, x0 * r1 + x1 * r0], -1)
+    y = aten.cat([x0 * r0 - x1 * r1, x0 * r1 + x1 * r0], -1)      # x0 is x[..., 0:1]
 
 Rotary embeddings of Llama 4 and DeepSeek V2 are complex numbers, which no target supports.
 """
@@ -95,7 +95,8 @@ def _pair(node: Node, pairs: list[bool]) -> Node:
 def _product(one: Node, other: Any) -> Node:
     graph = one.graph
     (a, b), (c, d) = (
-        [call(graph, aten.select.int, pair, -1, part) for part in (0, 1)] for pair in (one, other)
+        [call(graph, aten.slice.Tensor, pair, -1, part, part + 1) for part in (0, 1)]
+        for pair in (one, other)
     )
 
     def times(x: Node, y: Node) -> Node:
@@ -103,4 +104,4 @@ def _product(one: Node, other: Any) -> Node:
 
     real = call(graph, aten.sub.Tensor, times(a, c), times(b, d))
     imaginary = call(graph, aten.add.Tensor, times(a, d), times(b, c))
-    return call(graph, aten.stack.default, [real, imaginary], -1)
+    return call(graph, aten.cat.default, [real, imaginary], -1)

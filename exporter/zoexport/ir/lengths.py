@@ -114,6 +114,8 @@ def _set_size(program: Program, size: int, wanted: int, cuts: Mapping[str, list[
     nodes = program.module.graph
 
     def resized(number: Any) -> Any:
+        if isinstance(number, int) and number < 0:  # a start that counts from the end
+            return -resized(-number)
         return resized(number // size) * wanted if follows(number, size) else number
 
     for node in nodes.nodes:

@@ -123,6 +123,18 @@ def _copy(graph: Graph, x: Node, source: Node, *_: bool) -> Node:
     return made if same else call(graph, aten.expand_as.default, made, x)
 
 
+def _vector_norm(
+    graph: Graph, x: Node, order: float = 2, dim: Any = None, keepdim: bool = False, **named: Any
+) -> Node | None:
+    """Write the Euclidean norm of some dimensions as the root of a sum, whose gradient at 0 is 0."""
+    if order != 2 or dim is None or named.get("dtype") is not None:
+        return None
+    squares = call(graph, aten.mul.Tensor, x, x)
+    total = call(graph, aten.sum.dim_IntList, squares, dim, keepdim)
+    tiny = torch.finfo(torch.float32).tiny
+    return call(graph, aten.sqrt.default, call(graph, aten.clamp.default, total, tiny))
+
+
 def _index_put(graph: Graph, x: Node, indices: Any, values: Node, *added: bool) -> Node | None:
     """One value for the places of a mask."""
     (mask, *others) = indices
@@ -142,6 +154,7 @@ RARE: dict[Any, _Rule] = {
     aten.hardtanh: _hardtanh,
     aten.index_put: _index_put,
     aten.leaky_relu: _leaky_relu,
+    aten.linalg_vector_norm: _vector_norm,
     aten.max.other: lambda graph, a, b: call(graph, aten.maximum.default, a, b),
     aten.min.other: lambda graph, a, b: call(graph, aten.minimum.default, a, b),
     aten.mish: _mish,

@@ -136,6 +136,24 @@ def test_a_size_that_follows_the_sequence_twice_is_replaced_twice() -> None:
         torch.testing.assert_close(found, model(tokens).logits)
 
 
+class _CountsFromTheEnd(nn.Module):
+    """Cut as many rows as there are tokens from the end, as causal convolutions do."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.pad(x, (0, 0, 3, 0))[:, -x.shape[1] :]
+
+
+def test_a_start_that_counts_from_the_end_follows_the_sequence() -> None:
+    model = SmallModel(_CountsFromTheEnd()).eval()
+    graph = bind_rows(cleanup(capture(model, 13)), 2)
+    (program,) = graph.programs.values()
+    set_length(program, 13, 20)
+    tokens = torch.arange(40).view(2, 20) % VOCAB
+    with torch.no_grad():
+        found = interpret(graph, program.name, {"tokens": tokens})["logits"]
+        torch.testing.assert_close(found, model(tokens).logits)
+
+
 def _rows(length: int) -> torch.Tensor:
     """Seven entries within the first 13 positions of three rows."""
     return torch.tensor([0, 5, 12, length + 3, 2 * length, 2 * length + 7, 2 * length + 12])

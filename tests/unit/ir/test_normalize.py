@@ -76,6 +76,7 @@ _CALLS: dict[str, Callable[[Tensor], Tensor]] = {
     "prelu of channels": lambda x: F.prelu(x, torch.linspace(0.1, 0.3, x.shape[1])),
     "relu6": F.relu6,
     "square": torch.square,
+    "vector norm": lambda x: x / torch.linalg.vector_norm(x, dim=-1, keepdim=True),
     "sub_": lambda x: (2 * x).sub_(3),
 }
 

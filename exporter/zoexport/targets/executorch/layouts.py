@@ -47,8 +47,7 @@ def _range(node: Node) -> tuple[int, int, int, int]:
     rank, size = len(shape_of(node)), shape_of(operand(node))
     dim = dim % rank
     start = start or 0
-    first = max(start + size[dim], 0) if start < 0 else start
-    return dim, first, shape_of(node)[dim], step
+    return dim, max(start + size[dim], 0) if start < 0 else start, shape_of(node)[dim], step
 
 
 def place_of_part(node: Node) -> tuple[int, int, int, int]:

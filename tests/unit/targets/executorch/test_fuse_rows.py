@@ -69,6 +69,7 @@ ONE_PROGRAM: dict[str, tuple[Callable[..., Any], Tensors]] = {
     "rotary": (rotated, (X, ROW, Y[:1])),
     "gradients of slices": (half_gradient, (X,)),
     "slices from the end": (lambda x: x[..., -3:] + x[..., :3], (X,)),
+    "slices from before the start": (lambda x: x[:, -9:, -9:] * 2, (X,)),
     "cat of unlike parts": (lambda x, c: torch.cat([x[..., 2:], c, x], -1), (X, COLUMN)),
     "a sum of equal numbers": (
         lambda x, c: x * (2.0 * c.expand(2, 3, 8)).sum(-1, keepdim=True),
