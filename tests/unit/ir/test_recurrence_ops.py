@@ -122,7 +122,7 @@ def filled(x: Tensor, length: int) -> Tensor:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_recurrence_goes_on(kind: str) -> None:
-    """Calls of several tokens, of which the last may be none, and of single ones."""
+    """Calls of several tokens, some filled up at the end, and of single ones."""
     whole = recurrence(kind, batches=1)
     expected = exactly(*whole)
     state = torch.full((H, 1, K * V), torch.nan)

@@ -13,7 +13,7 @@ from zoexport.ir import ops as _declared  # noqa: F401  (registers the operators
 from zoexport.models import experts
 from zoexport.models.streaming import streaming
 
-# Of these, gpt_oss has biases and transposed weights, and nemotron_h experts without a gate.
+# gpt_oss has biases and transposed weights, and the experts of nemotron_h have no gate.
 NAMES = ["mixtral", "qwen3_moe", "gpt_oss", "nemotron_h"]
 TOKENS = (torch.arange(48).view(2, 24) * 7 + 3) % VOCAB_SIZE
 
