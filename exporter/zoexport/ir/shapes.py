@@ -64,7 +64,7 @@ class _Recorder(Interpreter):
         try:
             try:
                 result = super().run_node(n)
-            except RuntimeError:
+            except (RuntimeError, ValueError):
                 if n.target is not torch.ops.aten.view.default:
                     raise
                 # An input that a pass replaced may be permuted otherwise: it must be copied.
