@@ -70,7 +70,11 @@ def _attempt(column: str, model: Path, folder: Path) -> tuple[str, str]:
     if column == "GGUF":
         names = json.loads((bundle / "manifest.json").read_text())["model"]["llama_cpp"]
         problem = names.get("problem")
-        return (REFUSED, f"llama.cpp has no names for {problem}") if problem else (PASSED, "")
+        return (
+            (REFUSED, f"llama.cpp has no names for {problem.removeprefix('a bundle of ')}")
+            if problem
+            else (PASSED, "")
+        )
     return PASSED, ""
 
 

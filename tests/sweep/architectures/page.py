@@ -84,7 +84,7 @@ tiny model with random weights.
 - **slow**: the tiny model takes more than 5 minutes of CPU time.
 - **not tried**: transformers cannot make the tiny model on this machine, or cannot generate with it.
 - **FAILED**: a defect of zoexport.
-- **not run**: there is no result yet.
+- **not run**: there is no result yet. Cells may come from different commits.
 
 `python -m tests.sweep.architectures RESULTS --page docs/results/architectures.md` runs the missing
 cells and writes this page.
