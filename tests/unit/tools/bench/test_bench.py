@@ -320,7 +320,7 @@ def test_what_is_written_and_shown(result: dict[str, Any], tmp_path: Path) -> No
         (["MODEL", "--target", "moon"], 2, "moon"),
         ([], 2, "found neither"),
         (["MODEL", "--shape", "qwen2.5-0.5b"], 2, "found both"),
-        (["--shape", "qwen2.5-0.6b"], 2, "expected one of gemma3-1b, gemma3-4b, llama3.2-1b"),
+        (["--shape", "qwen2.5-0.6b"], 2, "expected one of gemma-3n-e2b, gemma3-1b, gemma3-270m"),
         (["nothing-like-this/at-all/x"], 1, "no such file or directory"),
         (["BUNDLE", "--num-queries", "2"], 2, "option --num-queries: found bundles"),
         (["BUNDLE", "nowhere"], 2, "argument nowhere: found no such folder"),
