@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, GPTNeoConfig, GraniteMoeHybridConfig, Phi3Config
 
+from tests.support.architectures import tiny_config
 from tests.support.tiny_models import LLAMA_LIKE
 from zoexport.compiler.decoding import Generating, generating_graph
 from zoexport.compiler.plan import Plan, plan
@@ -58,7 +59,14 @@ def test_masks_that_replace_scores_by_a_number_are_known() -> None:
     assert sorted({*calls}) == [0, 8]
 
 
-def test_layers_without_caches_compute_all_tokens_again() -> None:
+def _calls(made: LayerGraph | Generating, *operators: Any) -> list[int]:
+    """Return how many calls of each operator the programs have."""
+    assert isinstance(made, LayerGraph)
+    nodes = [node for program in made.programs.values() for node in program.module.graph.nodes]
+    return [sum(is_call(node, operator) for node in nodes) for operator in operators]
+
+
+def test_recurrent_layers_keep_their_states() -> None:
     hybrid = GraniteMoeHybridConfig(
         **LLAMA_LIKE,
         layer_types=["mamba", "attention"],
@@ -70,13 +78,15 @@ def test_layers_without_caches_compute_all_tokens_again() -> None:
         shared_intermediate_size=128,
     )
     _, made = _made(hybrid)
-    assert isinstance(made, LayerGraph)
-    assert made.lengths[0] > 1 and made.lengths[-1] == made.max_labels
-    assert not any(
-        is_call(node, zo.cached_attention)
-        for program in made.programs.values()
-        for node in program.module.graph.nodes
-    )
+    assert made.lengths[0] == 1
+    calls = _calls(made, zo.cached_attention, zo.cached_conv, zo.cached_recurrence)
+    assert calls == [len(made.lengths)] * 3
     planned, made = _made(hybrid, generate=False)
     assert isinstance(made, Generating)
     assert made.notes(planned.config) == []
+
+
+def test_layers_without_caches_compute_all_tokens_again() -> None:
+    _, made = _made(tiny_config("gpt_oss"))  # its scores have sinks
+    assert made.lengths[0] > 1 and made.lengths[-1] == made.max_labels
+    assert _calls(made, zo.cached_attention) == [0]
