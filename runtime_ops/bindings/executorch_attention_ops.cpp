@@ -14,8 +14,6 @@ using namespace ops;
 
 bool is_floats(const Tensor& t, ssize_t rank) { return is_dense(t, ScalarType::Float) && t.dim() == rank; }
 
-size_t size_of(const Tensor& t, ssize_t axis) { return static_cast<size_t>(t.size(axis)); }
-
 Tensor& cached_attention_out(KernelRuntimeContext& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                              const Tensor& keys, const Tensor& values, const Tensor& position,
                              const std::optional<Tensor>& slopes, double scale, double softcap, int64_t window,
@@ -105,11 +103,6 @@ kernels::Attention attention_of(const Tensor& q, const Tensor& k, const Tensor& 
           size_of(k, 2), size_of(q, 3), size_of(v, 3), static_cast<float>(scale), causal,
           // More than there are is all.
           window >= int64_t{q.size(1)} ? 0 : static_cast<size_t>(window)};
-}
-
-bool has_sizes(Tensor& out, std::initializer_list<SizesType> sizes) {
-  return executorch::runtime::resize_tensor(out, ArrayRef<SizesType>(sizes.begin(), sizes.size())) == Error::Ok &&
-         is_dense(out, ScalarType::Float);
 }
 
 void attention_out(KernelRuntimeContext& ctx, const Tensor& q, const Tensor& k, const Tensor& v,

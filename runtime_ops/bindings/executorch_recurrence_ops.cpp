@@ -11,18 +11,9 @@ namespace {
 
 using namespace ops;
 
-size_t size_of(const Tensor& t, ssize_t axis) { return static_cast<size_t>(t.size(axis)); }
-
 bool has_shape(const Tensor& t, std::initializer_list<ssize_t> sizes) {
   return is_dense(t, ScalarType::Float) && t.dim() == static_cast<ssize_t>(sizes.size()) &&
          std::equal(sizes.begin(), sizes.end(), t.sizes().begin());
-}
-
-bool made(Tensor& out, std::initializer_list<ssize_t> sizes) {
-  std::array<SizesType, kMaxDim> wanted{};
-  std::copy(sizes.begin(), sizes.end(), wanted.begin());
-  return executorch::runtime::resize_tensor(out, ArrayRef<SizesType>(wanted.data(), sizes.size())) == Error::Ok &&
-         is_dense(out, ScalarType::Float);
 }
 
 constexpr const char* kRecurrenceRule =
@@ -72,7 +63,8 @@ Tensor& linear_recurrence_out(KernelRuntimeContext& ctx, const Tensor& q, const 
                               const std::optional<Tensor>& beta, Tensor& out) {
   const auto of = recurrence_of(q, k, v, decay, rates, beta);
   ZO_CHECK(ctx, of.has_value(), out, kRecurrenceRule);
-  ZO_CHECK(ctx, made(out, {v.size(0), v.size(1), v.size(2), v.size(3)}), out, "out must be float32 with room for v");
+  ZO_CHECK(ctx, has_sizes(out, {v.sizes()[0], v.sizes()[1], v.sizes()[2], v.sizes()[3]}), out,
+           "out must be float32 with room for v");
   ZO_CHECK(ctx, is_apart(out, {&q, &k, &v, &decay}), out, "out must not lie in the memory of q, k, v or decay");
   const bool ran = run_heads(*of, {nullptr, nullptr, 0}, out.mutable_data_ptr<float>());
   ET_KERNEL_CHECK(ctx, ran, Internal, out);
@@ -85,15 +77,17 @@ void linear_recurrence_gradient_out(KernelRuntimeContext& ctx, const Tensor& gra
                                     Tensor& dv, Tensor& ddecay, Tensor& dbeta) {
   const auto of = recurrence_of(q, k, v, decay, rates, beta);
   ZO_CHECK(ctx, of.has_value(), , kRecurrenceRule);
-  const ssize_t batches = v.size(0), tokens = v.size(1), heads = v.size(2);
+  const SizesType batches = v.sizes()[0], tokens = v.sizes()[1], heads = v.sizes()[2];
   ZO_CHECK(ctx, has_shape(gradient, {batches, tokens, heads, v.size(3)}), , "gradient must be of the shape of v");
   ZO_CHECK(ctx, parts > 0 && parts <= heads && heads % parts == 0 && parts % q.size(2) == 0, ,
            "parts must divide the heads, and the key heads divide them");
-  ZO_CHECK(ctx,
-           made(dq, {batches, tokens, parts, q.size(3)}) && made(dk, {batches, tokens, parts, q.size(3)}) &&
-               made(dv, {batches, tokens, heads, v.size(3)}) && made(ddecay, {batches, tokens, heads, decay.size(3)}) &&
-               made(dbeta, {batches, tokens, heads}),
-           , "the gradients must be float32 with room for them");
+  const auto apart = static_cast<SizesType>(parts);
+  ZO_CHECK(
+      ctx,
+      has_sizes(dq, {batches, tokens, apart, q.sizes()[3]}) && has_sizes(dk, {batches, tokens, apart, q.sizes()[3]}) &&
+          has_sizes(dv, {batches, tokens, heads, v.sizes()[3]}) &&
+          has_sizes(ddecay, {batches, tokens, heads, decay.sizes()[3]}) && has_sizes(dbeta, {batches, tokens, heads}),
+      , "the gradients must be float32 with room for them");
   for (const Tensor* out : {&dq, &dk, &dv, &ddecay, &dbeta}) {
     ZO_CHECK(ctx, is_apart(*out, {&gradient, &q, &k, &v, &decay}), ,
              "gradients must not lie in the memory of what is read");
@@ -119,8 +113,10 @@ void cached_recurrence_out(KernelRuntimeContext& ctx, const Tensor& q, const Ten
   const std::optional<uint32_t> first = as_u32(position), taken = as_u32(count);
   ZO_CHECK(ctx, first.has_value() && taken.has_value() && *taken >= 1 && *taken <= of->tokens, ,
            "position must be int64 (1) in [0, 2^32), and count in 1 to the number of tokens");
-  ZO_CHECK(ctx, made(out, {1, v.size(1), heads, v.size(3)}) && made(after, {1, heads, 1, size}), ,
-           "out and after must be float32 with room for the results");
+  ZO_CHECK(ctx,
+           has_sizes(out, {1, v.sizes()[1], v.sizes()[2], v.sizes()[3]}) &&
+               has_sizes(after, {1, v.sizes()[2], 1, state.sizes()[2]}),
+           , "out and after must be float32 with room for the results");
   for (const Tensor* written : {&out, &after}) {
     ZO_CHECK(ctx, is_apart(*written, {&q, &k, &v, &decay, &state}), ,
              "results must not lie in the memory of what is read");
@@ -136,7 +132,7 @@ Tensor& conv_out(KernelRuntimeContext& ctx, const Tensor& x, const Tensor& weigh
            is_dense(x, ScalarType::Float) && x.dim() == 3 && weight.dim() == 2 && weight.size(1) > 0 &&
                has_shape(weight, {x.size(2), weight.size(1)}) && (!bias.has_value() || has_shape(*bias, {x.size(2)})),
            out, "x must be dense float32 (batches, tokens, channels), weight (channels, window), bias (channels)");
-  ZO_CHECK(ctx, made(out, {x.size(0), x.size(1), x.size(2)}) && is_apart(out, {&x}), out,
+  ZO_CHECK(ctx, has_sizes(out, {x.sizes()[0], x.sizes()[1], x.sizes()[2]}) && is_apart(out, {&x}), out,
            "out must be float32 with room for x, and not lie in its memory");
   conv.x = x.const_data_ptr<float>();
   conv.weight = weight.const_data_ptr<float>();

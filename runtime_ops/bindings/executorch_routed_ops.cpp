@@ -52,8 +52,6 @@ struct Int8Experts {
   }
 };
 
-size_t size_of(const Tensor& t, ssize_t axis) { return static_cast<size_t>(t.size(axis)); }
-
 // Return memory for the gathered rows of an expert and their products.
 float* gathered_rows_memory(size_t floats) {
   static thread_local kernels::Scratch scratch;

@@ -116,6 +116,8 @@ bool without_last_zeros(const float* x, size_t rows, size_t depth, const float* 
   return used == 0 || multiply(used);
 }
 
+inline size_t size_of(const Tensor& t, ssize_t axis) { return static_cast<size_t>(t.size(axis)); }
+
 inline constexpr size_t kMaxDim = executorch::runtime::kTensorDimensionLimit;
 
 // Resizes `out` to (first?, like's sizes without the last `drop`, last?).
@@ -138,6 +140,12 @@ inline bool resize(Tensor& out, std::optional<SizesType> first, const Tensor& li
     sizes[d++] = *last;
   }
   return executorch::runtime::resize_tensor(out, ArrayRef<SizesType>(sizes.data(), rank)) == Error::Ok;
+}
+
+// Resize `out` to these sizes. Return whether it has room for them and is dense float32.
+inline bool has_sizes(Tensor& out, std::initializer_list<SizesType> sizes) {
+  return executorch::runtime::resize_tensor(out, ArrayRef<SizesType>(sizes.begin(), sizes.size())) == Error::Ok &&
+         is_dense(out, ScalarType::Float);
 }
 
 // Return whether writing to `out` leaves the tensors in `read` alone, which were checked before: a program file may
